@@ -1,0 +1,1 @@
+"""Measure: benchmarks as commands that print their conditions with their numbers."""

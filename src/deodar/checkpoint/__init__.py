@@ -1,0 +1,1 @@
+"""Files to named tensors: the released layout, read and written. Never imports torch."""

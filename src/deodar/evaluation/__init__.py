@@ -1,0 +1,1 @@
+"""What a checkpoint can do: the tasks and tables of `deodar eval`."""

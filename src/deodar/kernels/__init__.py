@@ -1,0 +1,1 @@
+"""Compiled operators with one signature each; their references live in `deodar.model`."""

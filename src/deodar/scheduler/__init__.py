@@ -1,0 +1,1 @@
+"""Decide the next step: integers in, a `StepPlan` out. Never imports torch."""

@@ -1,0 +1,1 @@
+"""HTTP: routes, request structs, errors, event streams. Never imports torch."""

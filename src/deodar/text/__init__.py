@@ -1,0 +1,1 @@
+"""Strings to tokens and back: tokenizer, prompt rendering, output parsing. Never imports torch."""

@@ -1,0 +1,118 @@
+"""The values that travel between rooms. Imports nothing of the package at run time.
+
+    GenerateRequest -> scheduler -> StepPlan -> engine -> StepOutput -> scheduler -> TokenEvent
+
+All are frozen; token ids are plain ints; no tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen (design D4). Ranges are checked where requests enter.
+
+    temperature: 0 means arg-max, lowest id on ties. top_k: 0 is off. seed: None draws 63 random
+    bits at submission. max_tokens: None means what is left of the context.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """What the client asked, in token ids. `arrival` is a monotonic clock in seconds."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    arrival: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One sequence's share of a step: run `token_ids` at positions start, start + 1, ...
+
+    kind: "prefill" rows belong to the prompt, "decode" rows to generated text (design D3).
+    slot: the state slot that the sequence holds. sample: draw a token from the last row;
+    output_index is the index of that token in the answer, the key of its noise (design D4).
+    """
+
+    request_id: str
+    slot: int
+    kind: Literal["prefill", "decode"]
+    start: int
+    token_ids: tuple[int, ...]
+    sample: bool
+    output_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """What one step runs. `reset_slots` are cleared before any chunk runs."""
+
+    step_no: int
+    chunks: tuple[Chunk, ...]
+    reset_slots: tuple[int, ...] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.chunks
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """One drawn token and its log-probability: log-softmax of the raw logits (design D4)."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """What a step produced: one entry per chunk of the plan, None where nothing was sampled."""
+
+    step_no: int
+    sampled: tuple[SampledToken | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts of one request so far."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEvent:
+    """News of one request. `finish_reason` is set on its last event and never before.
+
+    error: text for the client when finish_reason is "error".
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    usage: Usage
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str | None = None
+    seed: int = field(default=0)
