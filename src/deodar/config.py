@@ -165,9 +165,11 @@ class ModelConfig:
 
 def builtin_config(name: str) -> ModelConfig:
     """Numbers that need no weights. Raises ConfigError naming what is known."""
-    if name != "v4.1-flash":
-        raise ConfigError(f"no built-in configuration {name!r}; known: v4.1-flash")
-    return V4_1_FLASH
+    if name not in BUILTIN_CONFIGS:
+        raise ConfigError(
+            f"no built-in configuration {name!r}; known: {', '.join(BUILTIN_CONFIGS)}"
+        )
+    return BUILTIN_CONFIGS[name]
 
 
 def _largest_at_most(sources: tuple[int, ...], layer: int) -> int | None:
@@ -405,7 +407,7 @@ def _check_draft(c: ModelConfig) -> None:
     _require(noise < c.vocab_size, "dspark_noise_token_id", noise, _below_vocab(c))
 
 
-# --- the two written forms (1.1, 1.2) --------------------------------------------------------------
+# --- the two written forms (1.1, 1.2) ------------------------------------------------------------
 
 _VENDOR_NAMES = {
     "hidden_size": "dim",
@@ -678,3 +680,4 @@ V4_1_FLASH = ModelConfig(
     vision=VisionConfig(),
 )
 """The released configuration (1.1)."""
+BUILTIN_CONFIGS = {"v4.1-flash": V4_1_FLASH}

@@ -21,11 +21,11 @@ from deodar.errors import CheckpointError, TokenizerError
 Ints = NDArray[np.int64]
 
 DEAD = -1
-"""Compressed id of a token that n-grams must not see: image spans, and what is before position 0."""
+"""Compressed id of what n-grams must not see: image spans, and all before position 0."""
 TOKEN_MAP_FILE = "engram_token_map.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngramHash:
     """Hash of one Engram layer (3.10 b-d). Arrays are int64, columns in file order.
 

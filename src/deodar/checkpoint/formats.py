@@ -66,16 +66,20 @@ def encode_e4m3(values: Floats) -> Bytes:
     return (code | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
 
 
+# Ties fall to the even code: strict where the lower code is even, inclusive where it is odd.
+_E2M1_STRICT = np.array([0.25, 1.25, 2.5, 5.0], dtype=np.float32)
+_E2M1_INCLUSIVE = np.array([0.75, 1.75, 3.5], dtype=np.float32)
+
+
 def encode_e2m1(values: Floats) -> Bytes:
-    """Nearest 4-bit code, beyond 6 saturates, NaN is refused by the caller (5: e2m1 rounding)."""
-    a = np.abs(values)
-    code = np.zeros(a.shape, dtype=np.uint8)
-    # Ties fall to the even code: strict where the lower code is even, inclusive where it is odd.
-    for step, inclusive in zip(
-        (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0), (0, 1, 0, 1, 0, 1, 0), strict=True
-    ):
-        code += (a >= step) if inclusive else (a > step)
-    return code | (np.signbit(values).astype(np.uint8) << 3)
+    """Nearest 4-bit code, one a byte; beyond 6 saturates. The caller keeps NaN out."""
+    size = np.abs(values)
+    code = np.zeros(size.shape, dtype=np.uint8)
+    for step in _E2M1_STRICT:
+        code += size > step
+    for step in _E2M1_INCLUSIVE:
+        code += size >= step
+    return np.where(np.signbit(values), code | 8, code).astype(np.uint8)
 
 
 def unpack_nibbles(packed: Bytes) -> Bytes:
@@ -88,7 +92,8 @@ def unpack_nibbles(packed: Bytes) -> Bytes:
 
 def pack_nibbles(codes: Bytes) -> Bytes:
     """[R, C] codes to [R, C/2] bytes; inverse of `unpack_nibbles`."""
-    packed: Bytes = codes[..., 0::2] | (codes[..., 1::2] << 4)
+    packed: Bytes = np.left_shift(codes[..., 1::2], 4, dtype=np.uint8)
+    packed |= codes[..., 0::2]
     return packed
 
 

@@ -80,12 +80,13 @@ def parse_header(file: BinaryIO, file_size: int, name: str) -> dict[str, Entry]:
 def _entry(value: object, where: str, base: int, data_bytes: int) -> Entry:
     if not isinstance(value, dict):
         raise CheckpointError(f"{where}: must be an object")
-    dtype, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
+    dtype = value.get("dtype")
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise CheckpointError(f"{where}: unknown dtype {str(dtype)[:40]!r}")
-    if not _is_ints(shape) or len(shape) > MAX_DIMS:
+    shape, offsets = _ints(value.get("shape")), _ints(value.get("data_offsets"))
+    if shape is None or len(shape) > MAX_DIMS:
         raise CheckpointError(f"{where}: shape must be at most {MAX_DIMS} integers of at least 0")
-    if not _is_ints(offsets) or len(offsets) != 2:
+    if offsets is None or len(offsets) != 2:
         raise CheckpointError(f"{where}: data_offsets must be two integers of at least 0")
     begin, end = offsets
     if begin > end:
@@ -103,9 +104,10 @@ def _entry(value: object, where: str, base: int, data_bytes: int) -> Entry:
     return Entry(dtype=dtype, shape=tuple(shape), start=base + begin, end=base + end)
 
 
-def _is_ints(value: object) -> bool:
+def _ints(value: object) -> list[int] | None:
     """A list of integers that fit the sizes files can have (JSON true is no integer)."""
-    return isinstance(value, list) and all(type(v) is int and 0 <= v < 2**62 for v in value)
+    whole = isinstance(value, list) and all(type(v) is int and 0 <= v < 2**62 for v in value)
+    return value if isinstance(value, list) and whole else None
 
 
 def _check_tiling(entries: dict[str, Entry], name: str, base: int, file_size: int) -> None:

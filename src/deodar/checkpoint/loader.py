@@ -72,6 +72,11 @@ class Checkpoint:
         """Bare names of all tensors, in the order of the specification."""
         return tuple(self.specs)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files that hold the tensors."""
+        return tuple(sorted(self._maps))
+
     def raw(self, name: str) -> NDArray[np.generic]:
         """Stored numbers as a read-only view of the file.
 

@@ -185,8 +185,8 @@ def _dense_values(spec: TensorSpec) -> NDArray[np.float32]:
     numbers = hashes(spec.name, math.prod(spec.shape)).reshape(spec.shape)
     if _NORMS.fullmatch(spec.name):
         small = (numbers >> np.uint64(59)).astype(np.float32)
-        return 1 + (small - 16) / 128
-    centred = (numbers >> np.uint64(56)).astype(np.float32) - 128
+        return np.float32(1) + (small - np.float32(16)) / np.float32(128)
+    centred = (numbers >> np.uint64(56)).astype(np.float32) - np.float32(128)
     if re.fullmatch(r".*\.hc_\w+_scale", spec.name):
         return centred * np.float32(2.0**-9) + np.float32(0.5)
     exponent = next(e for pattern, e in _EXPONENTS.items() if re.fullmatch(pattern, spec.name))

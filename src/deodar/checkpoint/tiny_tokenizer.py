@@ -20,12 +20,20 @@ from deodar.config import ModelConfig
 FIRST_SPECIALS = ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>")
 NOISE, IMAGE = "<｜System｜>", "<｜deepseek_image｜>"
 OTHER_SPECIALS = (
-    "<｜fim▁hole｜>", "<｜fim▁begin｜>", "<｜fim▁end｜>", "<｜User｜>", "<｜Assistant｜>", "<|EOT|>",
-    "<think>", "</think>", "｜DSML｜", "<｜latest_reminder｜>", "<｜action｜>", "<｜query｜>",
-    "<｜authority｜>", "<｜domain｜>", "<｜title｜>", "<｜read_url｜>", "<｜/polygon｜>",
-    "<｜polygon｜>", "<｜/point｜>", "<｜point｜>", "<｜/box｜>", "<｜box｜>", "<｜/ref｜>", "<｜ref｜>",
-)  # fmt: skip
-_OTHER_FIRST, _NOISE_ID, _IMAGE_ID, _LAST_ID = 470, 509, 510, 511
+    *("<｜fim▁hole｜>", "<｜fim▁begin｜>", "<｜fim▁end｜>", "<｜User｜>", "<｜Assistant｜>"),
+    *("<|EOT|>", "<think>", "</think>", "｜DSML｜", "<｜latest_reminder｜>"),
+    *(
+        "<｜action｜>",
+        "<｜query｜>",
+        "<｜authority｜>",
+        "<｜domain｜>",
+        "<｜title｜>",
+        "<｜read_url｜>",
+    ),
+    *("<｜/polygon｜>", "<｜polygon｜>", "<｜/point｜>", "<｜point｜>"),
+    *("<｜/box｜>", "<｜box｜>", "<｜/ref｜>", "<｜ref｜>"),
+)
+_OTHER_FIRST, _NOISE_ID, _IMAGE_ID = 470, 509, 510
 
 _TEXT = """
 The deodar is a cedar of the western mountains. It grows slowly, stands for a thousand years and
@@ -52,7 +60,8 @@ def special_tokens(config: ModelConfig) -> dict[int, str]:
             else f"<｜place▁holder▁no▁{index - len(OTHER_SPECIALS)}｜>"
         )
     specials[_NOISE_ID], specials[_IMAGE_ID] = NOISE, IMAGE
-    assert config.dspark_noise_token_id == _NOISE_ID and config.image_token_id == _IMAGE_ID
+    assert config.dspark_noise_token_id == _NOISE_ID
+    assert config.image_token_id == _IMAGE_ID
     return specials
 
 

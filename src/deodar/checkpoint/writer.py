@@ -111,9 +111,9 @@ def _stored(spec: TensorSpec, tensors: Mapping[str, Array]) -> dict[str, Array]:
     if spec.kind == "dense":
         if is_float:
             _check_finite(spec, given)
-        floats = given.astype(np.float32) if is_float else given
-        as_bits = is_float and spec.dtype == "BF16"
-        return {spec.name: formats.encode_bf16(floats) if as_bits else floats}
+        if is_float and spec.dtype == "BF16":
+            return {spec.name: formats.encode_bf16(given.astype(np.float32))}
+        return {spec.name: given.astype(np.float32) if is_float else given}
     if not is_float:
         if spec.scale_name not in tensors:
             raise CheckpointError(f"cannot write the checkpoint: {spec.scale_name!r} is missing")
