@@ -97,7 +97,8 @@ def layer_attention(x: Tensor, layer: int, w: BlockWeights, call: Pass, state: S
             _choose(x, qr, layer, w.indexer, rotation, call, state)
         if not call.hide_memory:
             source, chooser = config.kv_source(layer), config.index_source(layer)
-            assert source is not None and chooser is not None
+            assert source is not None
+            assert chooser is not None
             chosen = call.chosen[chooser]
             found = _entries(state.memories[source].entries, chosen)
             keys, seen = torch.cat([keys, found], dim=1), torch.cat([seen, chosen >= 0], dim=1)

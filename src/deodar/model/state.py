@@ -55,7 +55,7 @@ def new_state(config: ModelConfig) -> State:
     empty = torch.zeros(config.sliding_window - 1, config.head_dim)
     return State(
         length=0,
-        windows={layer: empty for layer in range(config.num_hidden_layers)},
+        windows=dict.fromkeys(range(config.num_hidden_layers), empty),
         memories={
             layer: Memory(torch.zeros(0, config.head_dim), torch.zeros(0, config.index_head_dim))
             for layer in config.kv_source_layer_ids
