@@ -17,8 +17,9 @@ import pytest
 import torch
 from running import PROMPT, greedy, run
 
+from deodar.checkpoint.loader import Checkpoint
 from deodar.errors import ConfigError, RequestError
-from deodar.model import hyper
+from deodar.model import hyper, indexer
 from deodar.model.numerics import numerics
 from deodar.model.reference import Reference
 
@@ -29,14 +30,14 @@ from deodar.model.reference import Reference
 def test_any_chunking_is_the_whole_prefill(golden: Reference, sizes: tuple[int, ...]) -> None:
     (whole,), logits, state = run(golden, PROMPT)
     parts, cut_logits, cut_state = run(golden, PROMPT, sizes)
-    torch.testing.assert_close(cut_logits, logits, atol=2e-5, rtol=0)
-    torch.testing.assert_close(torch.cat([p.taps for p in parts]), whole.taps, atol=2e-5, rtol=0)
+    torch.testing.assert_close(cut_logits, logits, atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.cat([p.taps for p in parts]), whole.taps, atol=1e-4, rtol=0)
     for layer, chosen in whole.chosen.items():
         assert torch.equal(torch.cat([p.chosen[layer] for p in parts]), chosen)
     assert cut_state.length == state.length == 40
     assert cut_state.history.tolist() == state.history.tolist()
     for layer, window in state.windows.items():
-        torch.testing.assert_close(cut_state.windows[layer], window, atol=2e-5, rtol=0)
+        torch.testing.assert_close(cut_state.windows[layer], window, atol=1e-4, rtol=0)
 
 
 def test_first_block_reads_copy_zero(golden: Reference) -> None:
@@ -60,13 +61,15 @@ def test_few_entries_are_all_chosen(golden: Reference) -> None:
     assert (result.chosen[2][0] == -1).all()
 
 
-def test_unlimited_candidates_change_nothing(golden: Reference, tiny) -> None:  # type: ignore[no-untyped-def]
+def test_unlimited_candidates_change_nothing(
+    golden: Reference, tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (limited,), _, _ = run(golden, PROMPT)
     free = Reference(tiny, "golden")
     free.config = dataclasses.replace(golden.config, candidate_topk_blocks=10)
     (unlimited,), _, _ = run(free, PROMPT)
-    free.config = dataclasses.replace(free.config, candidate_source_layer_id=9)  # none publishes
-    (without,), logits, _ = run(free, PROMPT)
+    monkeypatch.setattr(indexer, "inside", lambda blocks, entries, _: torch.ones(1).bool())
+    (without,), logits, _ = run(golden, PROMPT)
     assert torch.equal(unlimited.logits, logits)
     assert torch.equal(unlimited.chosen[8], without.chosen[8])
     assert not torch.equal(unlimited.chosen[8], limited.chosen[8])
@@ -87,7 +90,7 @@ def test_image_flags(golden: Reference) -> None:
     _, off, _ = run(golden, PROMPT[:24], image_mask=[False] * 24)
     assert torch.equal(plain, off)
     (flagged,), on, _ = run(golden, PROMPT[:24], image_mask=[i == 10 for i in range(24)])
-    torch.testing.assert_close(on[:10], plain[:10], atol=2e-5, rtol=0)
+    torch.testing.assert_close(on[:10], plain[:10], atol=1e-4, rtol=0)
     assert not torch.equal(on[10], plain[10])
     changed = (flagged.engram_rows[1] != text.engram_rows[1]).any(-1).nonzero()[0].tolist()
     assert changed == [10, 11, 12, 13]
@@ -121,7 +124,7 @@ def test_draft_from_taps_of_a_whole_forward(golden: Reference) -> None:
     at = golden.draft_at(whole.taps[:30], 29, 5)
     direct = golden.draft(state, 5)
     assert torch.equal(at.tokens, direct.tokens)
-    torch.testing.assert_close(at.logits, direct.logits, atol=2e-5, rtol=0)
+    torch.testing.assert_close(at.logits, direct.logits, atol=1e-4, rtol=0)
 
 
 def test_hidden_memory_leaves_the_window(golden: Reference) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deodar.checkpoint.engram import DEAD, hash_rows, load_token_map
+from deodar.checkpoint.engram import DEAD, hash_rows
 from deodar.checkpoint.loader import Checkpoint
 from deodar.errors import RequestError
 from deodar.model import hyper, weights
@@ -53,7 +53,7 @@ class Reference:
         self.config = config
         self.numerics = numerics(mode)
         self.rope = RopeTables(config)
-        self.token_map = load_token_map(checkpoint.path, config)
+        self.token_map = checkpoint.token_map()
         self.embed = weights.tensor(checkpoint, "embed.weight")
         self.head = weights.tensor(checkpoint, "head.weight")
         self.norm = weights.tensor(checkpoint, "norm.weight")
@@ -87,9 +87,9 @@ class Reference:
         image_mask: which tokens lie in an image span (None: none); their embeddings are those of
         their ids. hide_memory: attend to the window only (the memory is still written), to
         measure what the memory is worth. RequestError if an id is outside the vocabulary, if ids
-        is empty, or if the mask has another length.
+        is empty or longer than the context, or if the mask has another length.
         """
-        self._check(ids, image_mask)
+        self._check(ids, image_mask, state.length)
         config, numbers = self.config, self.numerics
         call = self._begin(ids, state, image_mask, hide_memory)
         compressed = np.concatenate([state.history, self._compressed(ids, image_mask)])
@@ -141,7 +141,7 @@ class Reference:
         """
         if self.draft_weights is None:
             raise RequestError("this checkpoint has no draft head (num_nextn_predict_layers is 0)")
-        self._check([next_id], None)
+        self._check([next_id], None, position + 1)
         return draft(
             taps[-self.config.sliding_window :],
             position,
@@ -152,8 +152,8 @@ class Reference:
             self.numerics,
         )
 
-    def _check(self, ids: Sequence[int], image_mask: Sequence[bool] | None) -> None:
-        vocab = self.config.vocab_size
+    def _check(self, ids: Sequence[int], image_mask: Sequence[bool] | None, start: int) -> None:
+        vocab, limit = self.config.vocab_size, self.config.max_position_embeddings
         if not len(ids):
             raise RequestError("ids is empty, must hold at least 1 token", param="ids")
         for place, token in enumerate(ids):
@@ -161,6 +161,10 @@ class Reference:
                 raise RequestError(
                     f"ids[{place}] is {token}, must be from 0 to {vocab - 1}", param="ids"
                 )
+        if start + len(ids) > limit:
+            raise RequestError(
+                f"ids reach position {start + len(ids) - 1}, must stay below {limit}", param="ids"
+            )
         if image_mask is not None and len(image_mask) != len(ids):
             raise RequestError(
                 f"image_mask has {len(image_mask)} values, must have one per token ({len(ids)})",
