@@ -66,6 +66,17 @@ def as_float(typing_context: Any, bits: Any) -> Any:
     return types.float32(types.int32), lambda c, b, s, a: b.bitcast(a[0], ir.FloatType())
 
 
+@intrinsic
+def keep_apart(typing_context: Any) -> Any:
+    """Forbid the compiler to copy the calling function into its callers: compilation time."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 @compiled
 def exp(x):
     """e^x in float32, about one unit in the last place; the argument is cut to [-87, 88]."""
