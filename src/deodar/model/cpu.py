@@ -23,7 +23,17 @@ from deodar.kernels.cpu import layout as at
 from deodar.kernels.cpu import stack
 from deodar.kernels.cpu.engram import fetch
 from deodar.kernels.cpu.hyper import COPIES
-from deodar.kernels.cpu.layout import Batch, Bytes, Floats, Longs, Scratch, Sizes, State, Work
+from deodar.kernels.cpu.layout import (
+    Batch,
+    Bytes,
+    Floats,
+    Longs,
+    Scratch,
+    Sizes,
+    State,
+    Work,
+    assemble,
+)
 from deodar.kernels.cpu.matmul import padded
 from deodar.model.cpu_weights import build_weights, entry_places
 from deodar.types import StepPlan
@@ -63,13 +73,19 @@ class CpuModel:
         self.slots = slots
         self.max_rows = max_rows
         self.token_map = checkpoint.token_map()
-        self._sizes = _sizes(config, max_rows)
-        self._weights = build_weights(checkpoint, self.context)
-        self._state = _state(config, self._sizes, slots, self.context)
-        self._work = _work(config, self._sizes, self._weights.book, max_rows, self.context)
-        self._scratch = [
-            _scratch(config, self._sizes, max_rows, self.context) for _ in range(max(threads, 1))
-        ]
+        sizes = _sizes(config, max_rows)
+        weights = build_weights(checkpoint, self.context)
+        self._book = weights.book
+        self._state = _state(config, sizes, slots, self.context)
+        self._batch = Batch(*(np.zeros(max_rows, np.int64) for _ in Batch._fields))
+        self._work = _work(config, sizes, weights.book, max_rows, self.context)
+        self._machines = [
+            assemble(
+                sizes, weights, self._state, self._batch, self._work,
+                _scratch(config, sizes, max_rows, self.context),
+            )
+            for _ in range(threads)
+        ]  # fmt: skip
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._engram = [_engram_table(checkpoint, layer) for layer in config.engram_layer_ids]
 
@@ -100,21 +116,16 @@ class CpuModel:
         """
         assert len(tokens) <= self.max_rows
         assert max(positions) < self.context
-        batch = Batch(
-            np.array(tokens, np.int64), np.array(slots, np.int64), np.array(positions, np.int64)
-        )
-        self._state.compressed[batch.slots, batch.positions] = self.token_map[batch.tokens]
-        self._fetch_engram(batch)
-        if self._pool is not None and len(tokens) >= SPLIT_ROWS:
-            self._run_split(batch, not hide_memory)
+        rows, batch = len(tokens), self._batch
+        batch.tokens[:rows], batch.slots[:rows], batch.positions[:rows] = tokens, slots, positions
+        self._state.compressed[slots, positions] = self.token_map[batch.tokens[:rows]]
+        self._fetch_engram(rows)
+        if self._pool is not None and rows >= SPLIT_ROWS:
+            self._run_split(rows, not hide_memory)
         else:
-            stack.run_layers(
-                self._sizes, self._weights, self._state, batch, self._work, self._scratch[0],
-                not hide_memory,
-            )  # fmt: skip
+            stack.run_layers(self._machines[0], rows, not hide_memory)
         logits = np.empty((len(wanted), padded(self.config.vocab_size)), np.float32)
-        rows = np.array(wanted, np.int64)
-        stack.finish(self._sizes, self._weights, self._work, rows, logits)
+        stack.finish(self._machines[0], np.array(wanted, np.int64), logits)
         return logits[:, : self.config.vocab_size]
 
     def taps(self, slot: int, position: int) -> Floats:
@@ -123,51 +134,45 @@ class CpuModel:
         first = max(0, position + 1 - ring)
         return self._state.taps[slot, np.arange(first, position + 1) % ring]
 
-    def _fetch_engram(self, batch: Batch) -> None:
-        for table, out in zip(self._engram, self._work.engram, strict=True):
+    def _fetch_engram(self, rows: int) -> None:
+        for number, table in enumerate(self._engram):
+            numbers = table.hash
             fetch(
-                batch, self._state.compressed, table.hash.multipliers, table.hash.primes,
-                table.hash.offsets, table.hash.heads, table.hash.pad_id, table.weight, table.scale,
-                formats.E4M3, out,
+                self._machines[0], rows, number, numbers.multipliers, numbers.primes,
+                numbers.offsets, numbers.heads, numbers.pad_id, table.weight, table.scale,
+                formats.E4M3,
             )  # fmt: skip
 
-    def _run_split(self, batch: Batch, use_memory: bool) -> None:
+    def _run_split(self, rows: int, use_memory: bool) -> None:
         """The parts of each layer over ranges of rows, one thread each (see `kernels.cpu.stack`)."""
         assert self._pool is not None
-        count = len(self._scratch)
-        rows = len(batch.tokens)
+        count = len(self._machines)
         bounds = [rows * i // count for i in range(count + 1)]
         barrier = threading.Barrier(count)
         jobs = [
             self._pool.submit(
-                self._run_range, batch, use_memory, i, bounds[i], bounds[i + 1], barrier
+                self._run_range, i, bounds[i], bounds[i + 1], rows, use_memory, barrier
             )
             for i in range(1, count)
         ]
-        self._run_range(batch, use_memory, 0, bounds[0], bounds[1], barrier)
+        self._run_range(0, bounds[0], bounds[1], rows, use_memory, barrier)
         for job in jobs:
             job.result()
 
     def _run_range(
-        self, batch: Batch, use_memory: bool, thread: int, lo: int, hi: int, barrier: threading.Barrier
+        self, thread: int, lo: int, hi: int, rows: int, use_memory: bool, barrier: threading.Barrier
     ) -> None:
-        sizes, weights, state, work = self._sizes, self._weights, self._state, self._work
-        scratch = self._scratch[thread]
+        machine = self._machines[thread]
         try:
-            stack.embed_rows(weights, batch, work, lo, hi)
+            stack.embed_rows(machine, lo, hi)
             for layer in range(self.config.num_hidden_layers):
-                stack.prepare(sizes, weights, state, batch, work, layer, lo, hi)
+                stack.prepare(machine, layer, lo, hi)
                 barrier.wait()
-                if weights.book[layer, at.OWNS_MEMORY]:
+                if self._book[layer, at.OWNS_MEMORY]:
                     if thread == 0:
-                        rows = len(batch.tokens)
-                        stack.remember(
-                            sizes, weights, state, batch, work, scratch, layer, 0, rows
-                        )
+                        stack.remember(machine, layer, 0, rows)
                     barrier.wait()
-                stack.respond(
-                    sizes, weights, state, batch, work, scratch, layer, use_memory, lo, hi
-                )
+                stack.respond(machine, layer, use_memory, lo, hi)
         except BaseException:
             barrier.abort()
             raise
@@ -195,7 +200,6 @@ def _sizes(config: ModelConfig, max_rows: int) -> Sizes:
         inner=config.moe_intermediate_size,
         sinkhorn=config.hc_sinkhorn_iters,
         engram_width=config.engram_columns * config.engram_head_dim,
-        vocab=config.vocab_size,
         key_stride=most_keys + 16,  # not a power of two: columns must not share cache sets
         eps=np.float32(config.rms_norm_eps),
         hc_eps=np.float32(config.hc_eps),
@@ -211,7 +215,7 @@ def _state(config: ModelConfig, sizes: Sizes, slots: int, context: int) -> State
     layers, dim = config.num_hidden_layers, config.head_dim
     taps = len(config.dspark_target_layer_ids) * config.hidden_size
     return State(
-        window=np.zeros((slots, layers, sizes.ring, dim), np.float32),
+        window_keys=np.zeros((slots, layers, sizes.ring, dim), np.float32),
         entries=np.zeros((slots, entries, dim), np.float32),
         index_keys=np.zeros(
             (slots, entries // at.KEY_TILE, config.index_head_dim, at.KEY_TILE), np.float32
@@ -243,13 +247,13 @@ def _work(config: ModelConfig, sizes: Sizes, book: Longs, rows: int, context: in
         ffn=floats(rows * int(book[:, at.FFN_WIDTH].max())),
         low=floats(rows, config.q_lora_rank),
         query=floats(rows * int(book[:, at.QUERY_WIDTH].max())),
-        heads=floats(config.o_groups, rows, per_group),
+        head_rows=floats(config.o_groups, rows, per_group),
         grouped=floats(rows, config.o_groups * config.o_lora_rank),
         chosen=np.zeros((rows, config.index_topk), np.int32),
         chosen_count=np.zeros(rows, np.int64),
         candidates=np.zeros((rows, blocks), np.uint8),
-        experts=np.zeros((rows, chosen), np.int32),
-        expert_weight=floats(rows, chosen),
+        picked=np.zeros((rows, chosen), np.int32),
+        picked_weight=floats(rows, chosen),
         routed=floats(chosen, rows, hidden),
         engram=floats(len(config.engram_layer_ids), rows, sizes.engram_width),
         engram_out=floats(rows, (COPIES + 1) * hidden),
@@ -267,20 +271,20 @@ def _scratch(config: ModelConfig, sizes: Sizes, rows: int, context: int) -> Scra
 
     return Scratch(
         scores=floats(entries),
-        keys=np.zeros(keys, np.uint32),
+        order=np.zeros(keys, np.uint32),
         ids=np.zeros(keys, np.int32),
         dots=floats(config.index_n_heads * at.KEY_TILE),
         values=floats(max(most_keys * dim, entries)),
         flipped=floats(dim * sizes.key_stride),
-        weights=floats(heads * most_keys),
-        output=floats(heads * dim),
-        rows=np.zeros(rows, np.int64),
-        places=np.zeros(rows, np.int64),
-        row_weight=floats(rows),
-        gathered=floats(rows, config.hidden_size),
-        both=floats(rows, 2 * inner),
-        hidden=floats(rows, inner),
-        result=floats(rows, config.hidden_size),
+        shares=floats(heads * most_keys),
+        head_out=floats(heads * dim),
+        expert_rows=np.zeros(rows, np.int64),
+        expert_places=np.zeros(rows, np.int64),
+        expert_share=floats(rows),
+        expert_in=floats(rows, config.hidden_size),
+        expert_both=floats(rows, 2 * inner),
+        expert_hidden=floats(rows, inner),
+        expert_out=floats(rows, config.hidden_size),
     )
 
 

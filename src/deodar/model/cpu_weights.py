@@ -41,7 +41,7 @@ def build_weights(checkpoint: Checkpoint, context: int) -> Weights:
         narrow=np.concatenate(writer.narrow),
         wide=np.concatenate(writer.wide),
         embed=writer.exact("embed.weight", checkpoint.dense("embed.weight")),
-        head=pack(writer.exact("head.weight", checkpoint.dense("head.weight").T)),
+        head_matrix=pack(writer.exact("head.weight", checkpoint.dense("head.weight").T)),
         final_norm=checkpoint.dense("norm.weight"),
         cos=cos,
         sin=sin,

@@ -104,6 +104,7 @@ def sigmoid(x):
 @compiled
 def lane_sum(x):
     """Sum of a float32 vector: 16 interleaved partial sums, then those in order."""
+    keep_apart()
     lanes = np.zeros(LANES, np.float32)
     whole = x.size // LANES * LANES
     for start in range(0, whole, LANES):
@@ -121,6 +122,7 @@ def lane_sum(x):
 @compiled
 def square_sum(x):
     """Sum of squares of a float32 vector, in the order of `lane_sum`."""
+    keep_apart()
     lanes = np.zeros(LANES, np.float32)
     whole = x.size // LANES * LANES
     for start in range(0, whole, LANES):
@@ -138,12 +140,14 @@ def square_sum(x):
 @compiled
 def inverse_rms(x, eps):
     """(mean(x^2) + eps)^-0.5 of a float32 vector (model 3.0)."""
+    keep_apart()
     return _ONE / np.sqrt(square_sum(x) / F32(x.size) + eps)
 
 
 @compiled
 def rms_norm(x, weight, eps, out):
     """out = weight * (x * inverse_rms(x)), float32 vectors of one size (model 3.0)."""
+    keep_apart()
     scale = inverse_rms(x, eps)
     for i in range(x.size):
         out[i] = weight[i] * (x[i] * scale)
@@ -152,6 +156,7 @@ def rms_norm(x, weight, eps, out):
 @compiled
 def rotate(x, cos, sin):
     """Rotate adjacent pairs of the tail of `x` in place; len(cos) pairs (model 3.4)."""
+    keep_apart()
     start = x.size - 2 * cos.size
     for i in range(cos.size):
         a = x[start + 2 * i]
@@ -163,6 +168,7 @@ def rotate(x, cos, sin):
 @compiled
 def rotate_back(x, cos, sin):
     """The inverse of `rotate` (model 3.6)."""
+    keep_apart()
     start = x.size - 2 * cos.size
     for i in range(cos.size):
         a = x[start + 2 * i]

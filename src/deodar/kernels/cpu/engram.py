@@ -6,22 +6,24 @@ import math
 
 import numpy as np
 
-from deodar.kernels.cpu.elementary import F32, fma, inverse_rms, lane_sum, sigmoid
+from deodar.kernels.cpu.elementary import keep_apart, F32, fma, inverse_rms, lane_sum, sigmoid
 from deodar.kernels.cpu.jit import compiled
 
 _FLOOR = F32(1e-6)
 
 
 @compiled
-def fetch(batch, compressed, multipliers, primes, offsets, heads, pad, table, scales, e4m3, out):
-    """out[r] = the decoded table rows of row r, concatenated in column order; float32 [R, width].
+def fetch(m, rows, layer, multipliers, primes, offsets, heads, pad, table, scales, e4m3):
+    """m.engram[layer, r] = the decoded table rows of row r, concatenated in column order.
 
-    compressed int64 [slots, context]; negative ids are DEAD. primes, offsets int64 [columns];
-    table uint8 [N, dim], scales uint8 [N, dim / 32], e4m3 float32 [256].
+    layer: number among the Engram layers. Negative ids in m.compressed are DEAD. primes, offsets
+    int64 [columns]; table uint8 [N, dim], scales uint8 [N, dim / 32], e4m3 float32 [256].
     """
+    keep_apart()
     dim = table.shape[1]
-    for r in range(batch.tokens.size):
-        history, position = compressed[batch.slots[r]], batch.positions[r]
+    for r in range(rows):
+        history, position = m.compressed[m.slots[r]], m.positions[r]
+        out = m.engram[layer, r]
         mixed = np.int64(0)
         dead = False
         for k in range(multipliers.size):
@@ -31,7 +33,7 @@ def fetch(batch, compressed, multipliers, primes, offsets, heads, pad, table, sc
             if k > 0:
                 for column in range((k - 1) * heads, k * heads):
                     row = mixed % primes[column] + offsets[column]
-                    part = out[r, column * dim : (column + 1) * dim]
+                    part = out[column * dim : (column + 1) * dim]
                     for i in range(dim):
                         scale = F32(math.ldexp(1.0, np.int64(scales[row, i // 32]) - 127))
                         part[i] = e4m3[table[row, i]] * scale
@@ -43,6 +45,7 @@ def apply(stream, both, qk, eps, alive, work):
 
     stream [4, D], both [5 * D], qk [4, D] = q_weight * k_weight, work [D] is overwritten.
     """
+    keep_apart()
     dim = stream.shape[1]
     value = both[4 * dim :]
     for c in range(4):

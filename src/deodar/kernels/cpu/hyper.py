@@ -6,7 +6,7 @@ structure (the loader of the CPU model refuses another).
 
 from __future__ import annotations
 
-from deodar.kernels.cpu.elementary import F32, exp, fma, sigmoid
+from deodar.kernels.cpu.elementary import keep_apart, F32, exp, fma, sigmoid
 from deodar.kernels.cpu.jit import compiled
 
 COPIES = 4
@@ -18,6 +18,7 @@ _ONE = F32(1.0)
 @compiled
 def collapse(stream, pre, out):
     """out[d] = sum over c of pre[c] * stream[c, d]."""
+    keep_apart()
     p0, p1, p2, p3 = pre[0], pre[1], pre[2], pre[3]
     x0, x1, x2, x3 = stream[0], stream[1], stream[2], stream[3]
     for d in range(out.size):
@@ -27,6 +28,7 @@ def collapse(stream, pre, out):
 @compiled
 def write_back(stream, post, comb, y):
     """X[j] = post[j] * y + sum over i of comb[i, j] * X[i], in place; comb is [16] row-major."""
+    keep_apart()
     x0, x1, x2, x3 = stream[0], stream[1], stream[2], stream[3]
     for d in range(y.size):
         a, b, c, e, v = x0[d], x1[d], x2[d], x3[d], y[d]
@@ -39,6 +41,7 @@ def write_back(stream, post, comb, y):
 @compiled
 def finish_mixes(m, base, scale, rounds, eps, pre, post, comb):
     """From the 24 raw numbers m to pre [4], post [4] and comb [16] (3.3 steps 3 and 4)."""
+    keep_apart()
     for i in range(COPIES):
         pre[i] = sigmoid(m[i] * scale[0] + base[i]) + eps
         post[i] = _TWO * sigmoid(m[4 + i] * scale[1] + base[4 + i])
@@ -62,6 +65,7 @@ def sinkhorn(comb, rounds, eps):
     The softmax before it counts as the row step of round 1, so there are `rounds` column steps and
     `rounds - 1` row steps. The 16 values live in registers.
     """
+    keep_apart()
     a0, a1, a2, a3 = comb[0], comb[1], comb[2], comb[3]
     b0, b1, b2, b3 = comb[4], comb[5], comb[6], comb[7]
     c0, c1, c2, c3 = comb[8], comb[9], comb[10], comb[11]

@@ -1,19 +1,25 @@
-"""What the compiled forward pass reads and writes: plain arrays, grouped in named tuples.
+"""What the compiled forward pass reads and writes: plain arrays, in one `Machine` per thread.
 
-`deodar.model.cpu` fills them; the kernels of this folder only index them. All matrices of a model
-lie packed in one array of bfloat16 bits (every stored format widens to bfloat16 exactly), all
-float32 tensors in another, and one table, the book, says for each layer where its tensors begin.
-So one compiled function serves every checkpoint, and a step is one call.
+`deodar.model.cpu` fills the groups below and assembles them; the kernels of this folder see one
+object `m` with all their fields, because passing one pointer compiles and runs much faster than
+passing sixty arrays. All matrices of a model lie packed in one array of bfloat16 bits (every stored
+format widens to bfloat16 exactly), all float32 tensors in another, and one table, the book, says
+for each layer where its tensors begin. So one compiled function serves every checkpoint, and a step
+is one call.
 
 Letters in shapes: S slots, L layers, R rows of a step, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
+from numba.experimental import structref
 from numpy.typing import NDArray
+
+from deodar.kernels.cpu.jit import compiled
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.uint16]
@@ -65,7 +71,6 @@ class Sizes(NamedTuple):
     inner: int
     sinkhorn: int
     engram_width: int
-    vocab: int
     key_stride: int
     eps: np.float32
     hc_eps: np.float32
@@ -85,7 +90,7 @@ class Weights(NamedTuple):
     narrow: Bits
     wide: Floats
     embed: Bits
-    head: Bits
+    head_matrix: Bits
     final_norm: Floats
     cos: Floats
     sin: Floats
@@ -94,13 +99,13 @@ class Weights(NamedTuple):
 class State(NamedTuple):
     """What sequences keep between steps (4.3, 4.4), one row of each array per slot.
 
-    window: [S, L, ring, head_dim], position p at p mod ring. entries: [S, entries of all sources,
-    head_dim]. index_keys: [S, tiles, index_head_dim, 64]. unpaired: [S, L, 2, head_dim], (a, g) of
-    the last even position. compressed: [S, context] ids for Engram, DEAD for image spans.
+    window_keys: [S, L, ring, head_dim], position p at p mod ring. entries: [S, entries of all
+    sources, head_dim]. index_keys: [S, tiles, index_head_dim, 64]. unpaired: [S, L, 2, head_dim],
+    (a, g) of the last even position. compressed: [S, context] ids for Engram, DEAD for image spans.
     taps: [S, window, taps * D], position p at p mod window: inputs of the target layers.
     """
 
-    window: Floats
+    window_keys: Floats
     entries: Floats
     index_keys: Floats
     unpaired: Floats
@@ -109,7 +114,7 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The rows of a step: token, slot and position of each; a chunk's rows are consecutive."""
+    """The rows of a step: token, slot and position, [R]; a chunk's rows are consecutive."""
 
     tokens: Longs
     slots: Longs
@@ -131,33 +136,65 @@ class Work(NamedTuple):
     ffn: Floats  # flat, [R, FFN_WIDTH]
     low: Floats  # [R, q_lora]
     query: Floats  # flat, [R, QUERY_WIDTH]
-    heads: Floats  # [groups, R, heads per group * head_dim]
+    head_rows: Floats  # [groups, R, heads per group * head_dim]
     grouped: Floats  # [R, groups * o_lora]
     chosen: Ints  # [R, index_topk]
     chosen_count: Longs  # [R]
     candidates: Bytes  # [R, blocks], 1 = may be chosen
-    experts: Ints  # [R, chosen_experts]
-    expert_weight: Floats  # [R, chosen_experts]
+    picked: Ints  # [R, chosen_experts], expert ids
+    picked_weight: Floats  # [R, chosen_experts]
     routed: Floats  # [chosen_experts, R, D]
     engram: Floats  # [Engram layers, R, engram_width]
     engram_out: Floats  # [R, 5 * D]
 
 
 class Scratch(NamedTuple):
-    """Room for one thread."""
+    """Room for one thread: for one row's attention, and for one expert's rows."""
 
     scores: Floats  # [most entries], rounded up to KEY_TILE
-    keys: NDArray[np.uint32]  # [same]
+    order: NDArray[np.uint32]  # [same], sort keys of scores
     ids: Ints  # [same]
     dots: Floats  # flat, [index_heads, 64]
     values: Floats  # flat, [most keys, head_dim]
     flipped: Floats  # flat, [head_dim, key_stride]
-    weights: Floats  # flat, [heads, most keys]
-    output: Floats  # flat, [heads, head_dim]
-    rows: Longs  # [R]
-    places: Longs  # [R]
-    row_weight: Floats  # [R]
-    gathered: Floats  # [R, D]
-    both: Floats  # [R, 2 * inner]
-    hidden: Floats  # [R, inner]
-    result: Floats  # [R, D]
+    shares: Floats  # flat, [heads, most keys]
+    head_out: Floats  # flat, [heads, head_dim]
+    expert_rows: Longs  # [R]
+    expert_places: Longs  # [R]
+    expert_share: Floats  # [R]
+    expert_in: Floats  # [R, D]
+    expert_both: Floats  # [R, 2 * inner]
+    expert_hidden: Floats  # [R, inner]
+    expert_out: Floats  # [R, D]
+
+
+GROUPS = (Sizes, Weights, State, Batch, Work, Scratch)
+
+
+@structref.register
+class MachineType(types.StructRef):
+    """The compiler's view of `Machine`."""
+
+    def preprocess_fields(self, fields: Any) -> Any:
+        return tuple((name, types.unliteral(kind)) for name, kind in fields)
+
+
+class Machine(structref.StructRefProxy):
+    """All fields of all groups, by their names; opaque to Python."""
+
+
+structref.define_proxy(
+    Machine, MachineType, [field for group in GROUPS for field in group._fields]
+)
+
+
+@compiled
+def _assemble(fields):
+    return Machine(*fields)
+
+
+def assemble(
+    sizes: Sizes, weights: Weights, state: State, batch: Batch, work: Work, scratch: Scratch
+) -> Machine:
+    """One object for the kernels; it shares the arrays, it does not copy them."""
+    return _assemble((*sizes, *weights, *state, *batch, *work, *scratch))

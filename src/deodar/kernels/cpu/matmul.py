@@ -22,6 +22,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from deodar.kernels.cpu.elementary import keep_apart
 from deodar.kernels.cpu.jit import compiled
 
 PANEL = 64
@@ -113,6 +114,7 @@ def matmul(x, w, out, column):
     x float32 [R, K], w packed [K * N] float32 or bfloat16 bits as uint16, out float32 [R, >= N].
     N, a multiple of 16, follows from the size of w.
     """
+    keep_apart()
     rows, depth = x.shape
     width = w.size // depth
     fours = rows // 4 * 4
@@ -127,6 +129,7 @@ def matmul(x, w, out, column):
 @compiled
 def matmul_plain(x, w, stride, out):
     """out[R, N] = x [R, K] @ w[k * stride + j], float32, N a multiple of 16; w is not packed."""
+    keep_apart()
     rows, depth = x.shape
     width = out.shape[1]
     fours = rows // 4 * 4
@@ -142,6 +145,7 @@ def matmul_plain(x, w, stride, out):
 
 @compiled
 def _one_row(x, r, w, w_at, w_step, n, out, column):
+    keep_apart()
     depth = x.shape[1]
     x_at, out_at = r * depth, r * out.shape[1] + column
     if n == 64:
@@ -156,12 +160,14 @@ def _one_row(x, r, w, w_at, w_step, n, out, column):
 
 @compiled
 def _four_rows(x, r, w, w_at, n, out, column):
+    keep_apart()
     for at in range(0, n, 32):
         _four_rows_strided(x, r, w, w_at + at, n, min(32, n - at), out, column + at)
 
 
 @compiled
 def _four_rows_strided(x, r, w, w_at, w_step, n, out, column):
+    keep_apart()
     depth, out_step = x.shape[1], out.shape[1]
     x_at, out_at = r * depth, r * out_step + column
     if n == 32:

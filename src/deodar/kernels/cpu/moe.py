@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from deodar.kernels.cpu.elementary import F32, sigmoid
+from deodar.kernels.cpu.elementary import keep_apart, F32, sigmoid
 from deodar.kernels.cpu.jit import compiled
 from deodar.kernels.cpu.matmul import matmul
 from deodar.kernels.cpu.select import select_top
@@ -24,6 +24,7 @@ def route(z, bias, scale, keys, ids, weights):
 
     ids int32 ascending; weights float32: unbiased sqrt(softplus(z)) over their sum, times scale.
     """
+    keep_apart()
     scores = np.empty(z.size, np.float32)
     biased = np.empty(z.size, np.float32)
     for e in range(z.size):
@@ -42,6 +43,7 @@ def route(z, bias, scale, keys, ids, weights):
 @compiled
 def gated(both, limit, weight, out):
     """out = silu(min(g, limit)) * clamp(u, -limit, limit) * weight, with both = g then u."""
+    keep_apart()
     n = out.size
     gate, up = both[:n], both[n : 2 * n]
     for i in range(n):
@@ -53,6 +55,7 @@ def gated(both, limit, weight, out):
 @compiled
 def run_expert(x, w_in, w_out, limit, weights, both, hidden, out):
     """out[r] = w_out(gated(w_in(x[r])) * weights[r]); all float32 rows, weights packed."""
+    keep_apart()
     matmul(x, w_in, both, 0)
     for r in range(x.shape[0]):
         gated(both[r], limit, weights[r], hidden[r])

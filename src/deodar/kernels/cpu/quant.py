@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deodar.kernels.cpu.elementary import F32, as_float, as_int
+from deodar.kernels.cpu.elementary import keep_apart, F32, as_float, as_int
 from deodar.kernels.cpu.jit import compiled
 
 _FP8_MAX = F32(448.0)
@@ -75,6 +75,7 @@ def largest(x):
 @compiled
 def round_window_key(x):
     """5.2 in place: e4m3 with one power-of-two scale per 32 values."""
+    keep_apart()
     for start in range(0, x.size, 32):
         part = x[start : start + 32]
         scale = power_above(max(largest(part), _FP8_FLOOR) * _FP8_INVERSE)
@@ -85,6 +86,7 @@ def round_window_key(x):
 @compiled
 def round_index_key(x):
     """5.3 in place: e2m1 with one power-of-two scale per 32 values."""
+    keep_apart()
     for start in range(0, x.size, 32):
         part = x[start : start + 32]
         scale = power_above(max(largest(part), _FP4_TINY) * _FP4_INVERSE)
@@ -95,6 +97,7 @@ def round_index_key(x):
 @compiled
 def round_entry(x):
     """5.4 in place: e2m1 with one e4m3 scale per 16 values."""
+    keep_apart()
     for start in range(0, x.size, 16):
         part = x[start : start + 16]
         scale = round_e4m3(min(max(largest(part), _FP4_FLOOR) / _FP4_MAX, _FP8_MAX))

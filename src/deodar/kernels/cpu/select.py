@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deodar.kernels.cpu.elementary import F32, as_int
+from deodar.kernels.cpu.elementary import keep_apart, F32, as_int
 from deodar.kernels.cpu.jit import compiled
 
 _ZERO = F32(0.0)
@@ -29,6 +29,7 @@ def select_top(scores, keys, k, ids):
 
     scores float32 [n]; keys uint32 [>= n], overwritten; ids int32 [>= min(k, n)].
     """
+    keep_apart()
     n = scores.size
     usable = 0
     for i in range(n):
@@ -53,6 +54,7 @@ def select_top(scores, keys, k, ids):
 @compiled
 def _kth_largest(keys, n, k):
     """The k-th largest key, and how many keys equal to it belong to the k best."""
+    keep_apart()
     counts = np.zeros(2048, np.int64)
     prefix, known, left = np.uint32(0), np.uint32(0), k
     for shift, bits in ((21, 11), (10, 11), (0, 10)):
