@@ -173,6 +173,7 @@ class CpuModel:
                         stack.remember(machine, layer, 0, rows)
                     barrier.wait()
                 stack.respond(machine, layer, use_memory, lo, hi)
+                barrier.wait()  # the next layer lays its rows out with other widths
         except BaseException:
             barrier.abort()
             raise
