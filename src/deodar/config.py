@@ -8,7 +8,6 @@ those of the model specification.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -166,9 +165,8 @@ class ModelConfig:
 def builtin_config(name: str) -> ModelConfig:
     """Numbers that need no weights. Raises ConfigError naming what is known."""
     if name not in BUILTIN_CONFIGS:
-        raise ConfigError(
-            f"no built-in configuration {name!r}; known: {', '.join(BUILTIN_CONFIGS)}"
-        )
+        known = ", ".join(BUILTIN_CONFIGS)
+        raise ConfigError(f"no built-in configuration {name!r}; known: {known}")
     return BUILTIN_CONFIGS[name]
 
 
@@ -307,7 +305,8 @@ def _check_positive(name: str, value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     _require(number, name, value, "a number")
     assert isinstance(value, (int, float))
-    _require(math.isfinite(value) and 0 < value <= 1e30, name, value, "above 0 and at most 1e30")
+    # No isfinite: it overflows on huge integers. NaN fails the comparison.
+    _require(0 < value <= 1e30, name, value, "above 0 and at most 1e30")
 
 
 def _check_vision(v: VisionConfig) -> None:
