@@ -213,6 +213,19 @@ def test_nested_form_needs_token_ids() -> None:
         ModelConfig.from_dict(data)
 
 
+def test_only_a_vision_tower_needs_an_image_token() -> None:
+    data = TINY.to_dict()
+    del data["image_token_id"]
+    config = ModelConfig.from_dict(data)
+    assert config == replace(TINY, image_token_id=None)
+    assert ModelConfig.from_dict(config.to_dict()) == config
+    data["vision_config"] = {}
+    with pytest.raises(ConfigError, match="image_token_id is missing"):
+        ModelConfig.from_dict(data)
+    with pytest.raises(ConfigError, match="image_token_id is None, must be set where"):
+        replace(config, vision=VisionConfig())
+
+
 def test_a_config_made_in_code_is_checked_too() -> None:
     with pytest.raises(ConfigError, match="index_topk is 0"):
         replace(TINY, index_topk=0)
