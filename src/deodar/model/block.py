@@ -46,9 +46,11 @@ class Pass:
 
     positions: int64 [n]. compressed: int64 [history + n], ids that n-grams see (3.10 d). image:
     bool [n] or None. plain, yarn: rotations of the positions (3.4). in_window: bool [n, window],
-    false before the start of the sequence. Filled on the way: chosen, per index source int64 [n, index_topk], entry ids
-    padded with -1; candidates, block ids of the candidate source, padded with -1; taps, one
-    [n, hidden] per target layer; engram_rows, per Engram layer int64 [n, columns].
+    false before the start of the sequence.
+
+    Filled on the way: chosen, per index source int64 [n, index_topk], entry ids padded with -1;
+    candidates, block ids of the candidate source, padded with -1; taps, one [n, hidden] per target
+    layer; engram_rows, per Engram layer int64 [n, columns].
     """
 
     config: ModelConfig
