@@ -8,7 +8,6 @@ those of the model specification.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -47,7 +46,10 @@ class VisionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """One checkpoint's structure (1.1). Field names are those of the released config.json."""
+    """One checkpoint's structure (1.1). Field names are those of the released config.json.
+
+    image_token_id may be absent where there is no vision tower.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -100,7 +102,7 @@ class ModelConfig:
     bos_token_id: int
     eos_token_id: int
     pad_token_id: int
-    image_token_id: int
+    image_token_id: int | None = None
     vision: VisionConfig | None = None
 
     def __post_init__(self) -> None:
@@ -166,9 +168,8 @@ class ModelConfig:
 def builtin_config(name: str) -> ModelConfig:
     """Numbers that need no weights. Raises ConfigError naming what is known."""
     if name not in BUILTIN_CONFIGS:
-        raise ConfigError(
-            f"no built-in configuration {name!r}; known: {', '.join(BUILTIN_CONFIGS)}"
-        )
+        known = ", ".join(BUILTIN_CONFIGS)
+        raise ConfigError(f"no built-in configuration {name!r}; known: {known}")
     return BUILTIN_CONFIGS[name]
 
 
@@ -257,8 +258,12 @@ def _check(c: ModelConfig) -> None:
     _check_sources(c)
     _check_engram(c)
     _check_draft(c)
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id"):
-        _require(getattr(c, name) < c.vocab_size, name, getattr(c, name), _below_vocab(c))
+    for name in _TOP_LEVEL:
+        token_id = getattr(c, name)
+        if token_id is None:
+            _require(c.vision is None, name, None, "set where there is a vision_config")
+        else:
+            _require(token_id < c.vocab_size, name, token_id, _below_vocab(c))
 
 
 def _require(holds: bool, name: str, value: object, limit: str) -> None:
@@ -276,7 +281,7 @@ def _check_numbers(c: ModelConfig) -> None:
     """Types and plain ranges of every field, also of the two inner structures."""
     for field in fields(c):
         value = getattr(c, field.name)
-        if field.type == "int":
+        if field.type == "int" or (field.type == "int | None" and value is not None):
             low, high = _LIMITS.get(field.name, (1, _MAX_INT))
             _require(type(value) is int, field.name, value, "an integer")
             _require(low <= value <= high, field.name, value, f"from {low} to {high}")
@@ -307,7 +312,8 @@ def _check_positive(name: str, value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     _require(number, name, value, "a number")
     assert isinstance(value, (int, float))
-    _require(math.isfinite(value) and 0 < value <= 1e30, name, value, "above 0 and at most 1e30")
+    # No isfinite: it overflows on huge integers. NaN fails the comparison.
+    _require(0 < value <= 1e30, name, value, "above 0 and at most 1e30")
 
 
 def _check_vision(v: VisionConfig) -> None:
@@ -554,9 +560,11 @@ def _token_id(
     for place in (data, text):
         if name in place:
             return _typed(name, "int", place[name])
-    if nested:
-        raise ConfigError(f"{name} is missing from the configuration")
-    return _FLAT_DEFAULTS[name]
+    if not nested:
+        return _FLAT_DEFAULTS[name]
+    if name == "image_token_id" and data.get("vision_config") is None:
+        return None
+    raise ConfigError(f"{name} is missing from the configuration")
 
 
 def _parse_rope(rope: Mapping[str, object]) -> RopeScaling:
@@ -612,7 +620,7 @@ def _nested(c: ModelConfig) -> dict[str, object]:
         "architectures": ["DeepseekV41ForCausalLM"],
         "model_type": "deepseek_v41",
         "dtype": "bfloat16",
-        **{name: getattr(c, name) for name in _TOP_LEVEL},
+        **{name: getattr(c, name) for name in _TOP_LEVEL if getattr(c, name) is not None},
         "text_config": text,
         "quantization_config": dict(_FIXED_QUANTIZATION),
     }
