@@ -30,6 +30,7 @@ from deodar.text.segments import (
     Prompt,
     Start,
 )
+from deodar.text.strict_json import load_strict_json
 from deodar.text.tool_prompt import AFTER_SCHEMAS, BEFORE_SCHEMAS, RESPONSE_FORMAT
 
 Role = Literal["system", "user", "assistant", "tool", "latest_reminder"]
@@ -256,9 +257,7 @@ def _order_of_calls(messages: list[Message], index: int) -> dict[str, int]:
 def _write_user_turn(out: PieceWriter, group: list[Message], order: dict[str, int]) -> None:
     """One user turn; the results in it take their places in the order of the calls."""
     results = iter(
-        sorted(
-            (m for m in group if m.role == "tool"), key=lambda m: order.get(m.tool_call_id, -1)
-        )
+        sorted((m for m in group if m.role == "tool"), key=lambda m: order.get(m.tool_call_id, -1))
     )
     out.special(USER)
     for index, message in enumerate(group):
@@ -335,32 +334,6 @@ def call_parameters(arguments: str) -> list[tuple[str, bool, str]]:
         (key, True, value) if isinstance(value, str) else (key, False, dump_json(value))
         for key, value in parsed.items()
     ]
-
-
-class _NoJson:
-    """What `load_strict_json` returns for a text that is no JSON."""
-
-
-NO_JSON = _NoJson()
-
-
-def load_strict_json(text: str) -> Any:
-    """The value of a JSON text, or NO_JSON; NaN, infinities and endless nesting are no JSON."""
-    try:
-        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return NO_JSON
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError(f"{digits} does not fit a float")
-    return value
 
 
 def _write_tail(out: PieceWriter, conversation: Conversation) -> Start:
