@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from deodar.text.events import Event
 from deodar.text.parser import Parser
-from deodar.text.segments import DSML, END_THINK, Start
+from deodar.text.segments import END_THINK, Start
 from deodar.text.tokenizer import Detokenizer, Tokenizer
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -23,7 +23,10 @@ def random_call_id() -> str:
 
 
 class AnswerStream:
-    """Feeds ids to the parser and counts those that are reasoning (without `</think>`)."""
+    """Feeds ids to the parser.
+
+    tokens: ids read so far. reasoning_tokens: those that are reasoning, without `</think>`.
+    """
 
     def __init__(
         self,
@@ -44,12 +47,12 @@ class AnswerStream:
             include_stop=include_stop,
             max_calls=max_calls,
         )
+        self.tokens = 0
         self.reasoning_tokens = 0
         self._detokenizer = Detokenizer(tokenizer)
         self._end_think = tokenizer.special[END_THINK]
-        self._dsml = tokenizer.special[DSML]
         self._eos = tokenizer.eos_id
-        self._markup_tokens = 0
+        self._undecided = 0
 
     @property
     def ended(self) -> bool:
@@ -57,31 +60,31 @@ class AnswerStream:
         return self.parser.stop_match is not None or self.parser.call_limit_reached
 
     def push(self, token_ids: Sequence[int]) -> list[Event]:
-        """Events of one step; any number of ids."""
+        """Events of one step; any number of ids. Ids after the end are not read nor counted."""
         events: list[Event] = []
         for token_id in token_ids:
+            if self.ended:
+                break
+            self.tokens += 1
             was_reasoning = self.parser.state == "reasoning"
-            events += self.parser.push(self._detokenizer.push((token_id,)))
+            new = self.parser.push(self._detokenizer.push((token_id,)))
             if was_reasoning:
-                self._count(token_id)
+                self._count(token_id, shown=bool(new))
+            events += new
         return events
 
     def finish(self, *, cut: bool) -> list[Event]:
         """The rest of the answer; cut: the engine stopped the model at a limit."""
-        self.reasoning_tokens += self._markup_tokens
-        self._markup_tokens = 0
+        self.reasoning_tokens += self._undecided
+        self._undecided = 0
         return self.parser.push(self._detokenizer.finish()) + self.parser.finish(cut=cut)
 
-    def _count(self, token_id: int) -> None:
-        """Tokens of a tag that opens a block are markup; if no block comes they were reasoning."""
-        if token_id == self._eos:
-            return
-        if token_id == self._end_think:
-            self.reasoning_tokens += self._markup_tokens
-            self._markup_tokens = 0
-        elif token_id == self._dsml or self._markup_tokens:
-            self._markup_tokens += 1
-        else:
-            self.reasoning_tokens += 1
+    def _count(self, token_id: int, *, shown: bool) -> None:
+        """A token whose text is held back is markup if a block opens, else reasoning."""
+        if token_id not in (self._eos, self._end_think):
+            self._undecided += 1
         if self.parser.state not in ("reasoning", "answer"):
-            self._markup_tokens = 0
+            self._undecided = 0
+        elif shown or token_id == self._end_think:
+            self.reasoning_tokens += self._undecided
+            self._undecided = 0
