@@ -23,3 +23,8 @@ def cache_folder() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "deodar"
+
+
+def processor_count() -> int:
+    """Processors that this process may use, at most 8."""
+    return min(len(os.sched_getaffinity(0)), 8)

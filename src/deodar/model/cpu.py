@@ -90,13 +90,13 @@ class CpuModel:
         self._engram = [_engram_table(checkpoint, layer) for layer in config.engram_layer_ids]
 
     def run(self, plan: StepPlan) -> Floats:
-        """Run a step; float32 [chunks with sample, vocab]: logits of their last rows, in order."""
+        """Run a step; float32 [n, vocab]: logits of the last rows of the n chunks that sample."""
         tokens, slots, positions, wanted = [], [], [], []
         for chunk in plan.chunks:
             tokens += chunk.token_ids
             slots += [chunk.slot] * len(chunk.token_ids)
             positions += range(chunk.start, chunk.start + len(chunk.token_ids))
-            if chunk.sample:
+            if chunk.sampling is not None:
                 wanted.append(len(tokens) - 1)
         return self.run_rows(tokens, slots, positions, wanted)
 

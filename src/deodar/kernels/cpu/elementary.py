@@ -67,6 +67,32 @@ def as_float(typing_context: Any, bits: Any) -> Any:
 
 
 @intrinsic
+def high_word(typing_context: Any, value: Any) -> Any:
+    """The upper 32 bits of a float64 as int64."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        long = ir.IntType(64)
+        return builder.lshr(builder.bitcast(args[0], long), ir.Constant(long, 32))
+
+    return types.int64(types.float64), generate
+
+
+@intrinsic
+def with_exponent(typing_context: Any, value: Any, exponent: Any) -> Any:
+    """A positive float64 with its biased exponent replaced."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        long = ir.IntType(64)
+        fraction = builder.and_(
+            builder.bitcast(args[0], long), ir.Constant(long, (1 << 52) - 1)
+        )
+        upper = builder.shl(args[1], ir.Constant(long, 52))
+        return builder.bitcast(builder.or_(fraction, upper), ir.DoubleType())
+
+    return types.float64(types.float64, types.int64), generate
+
+
+@intrinsic
 def keep_apart(typing_context: Any) -> Any:
     """Forbid the compiler to copy the calling function into its callers: compilation time."""
 
