@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,6 +23,7 @@ from deodar.checkpoint.loader import INDEX_FILE, SINGLE_FILE, Checkpoint, read_g
 from deodar.checkpoint.tiny import TINY, TINY_GPU_HEADS, hashes, make_tiny, prompt_ids, tiny_tensors
 from deodar.checkpoint.writer import write_checkpoint
 from deodar.cli.main import main
+from deodar.config import VisionConfig
 from deodar.errors import CheckpointError, DeodarError
 
 SHARD = "model-00001-of-00001.safetensors"
@@ -149,6 +151,27 @@ def test_nan_in_a_tensor_is_named(tiny_copy: Path) -> None:
     (tiny_copy / SHARD).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"layers\.3\.attn\.wo_b\.weight holds a value"):
         Checkpoint.open(tiny_copy).dense("layers.3.attn.wo_b.weight")
+
+
+def test_vision_tensors_are_listed_and_size_checked(tmp_path: Path) -> None:
+    tower = VisionConfig(
+        num_hidden_layers=2, hidden_size=64, num_attention_heads=4, intermediate_size=32
+    )
+    config = replace(TINY, vision=tower)
+    vision = {n: s for n, s in expected_tensors(config).items() if s.part == "vision"}
+    assert len(vision) == 2 + 2 * 8 + 1 + 4 + 3
+    tensors = {**tiny_tensors(TINY), **{n: np.zeros(s.shape) for n, s in vision.items()}}
+    write_checkpoint(tmp_path, config, tensors, shard_bytes=2**30)
+    assert "aligner.w1.weight" in Checkpoint.open(tmp_path).names()
+    _set("vision.blocks.1.mlp.w1.weight", shape=[32, 128])(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"mlp\.w1\.weight is \[32, 128\], must be \[64, 64\]"
+    ):
+        Checkpoint.open(tmp_path)
+    write_checkpoint(tmp_path, TINY, dict(tiny_tensors(TINY)))
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    with pytest.raises(CheckpointError, match=r"26 tensors missing: vision\.patch_embed"):
+        Checkpoint.open(tmp_path)
 
 
 def test_generation_config(tiny_copy: Path) -> None:
