@@ -76,8 +76,7 @@ class LLM:
     ) -> list[Output]:
         """Continue prompts: a text, texts, or lists of token ids.
 
-        A text is encoded with the begin token before it and never yields another special token.
-        sampling: for all, one per prompt, or None for the model's defaults. progress is called with
+        A text gets the begin token; special tokens typed in it are special (raw prompts). sampling: for all, one per prompt, or None for the model's defaults. progress is called with
         (finished, all) after every answer. A prompt that cannot be run (too long, empty) gives an
         Output with `error`; RequestError if the numbers of prompts and parameters differ.
         """
@@ -111,7 +110,7 @@ class LLM:
 
     def _prompt_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         if isinstance(prompt, str):
-            return (self.tokenizer.bos_id, *self.tokenizer.encode_text(prompt))
+            return tuple(self.tokenizer.encode_raw(prompt))
         return tuple(prompt)
 
     def _params(

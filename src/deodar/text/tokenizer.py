@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Tokenizer:
         self.special: dict[str, int] = _special_ids(full, added, source)
         self._added = added
         self._bytes = _vocabulary_bytes(full, added, source)
+        self._special_pattern = re.compile(f"({'|'.join(map(re.escape, self.special))})")
         self.bos_id = self.special[BOS]
         self.eos_id = self.special[EOS]
 
@@ -66,6 +68,16 @@ class Tokenizer:
     def encode_text(self, text: str) -> list[int]:
         """Ids of ordinary text; spellings of special tokens in it stay text (spec api 1.12)."""
         ids: list[int] = self._plain.encode(without_surrogates(text), add_special_tokens=False).ids
+        return ids
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Ids of a raw prompt, begin token first; special tokens typed in it are special here.
+
+        Only for prompts that are no conversation (spec api 1.13).
+        """
+        ids = [self.bos_id]
+        for part in self._special_pattern.split(text):
+            ids += [self.special[part]] if part in self.special else self.encode_text(part)
         return ids
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
