@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from deodar.kernels.cpu.elementary import high_word, with_exponent
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.jit import entry, part
 
 _LOW = np.uint64(0xFFFFFFFF)
 _WORD = np.uint64(32)
@@ -22,7 +22,7 @@ _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 _SQRT2 = float.fromhex("0x1.6a09e667f3bcdp+0")
 
 
-@compiled
+@part
 def philox(c0, c1, c2, c3, k0, k1):
     """Philox4x32-10: four uint32 counters and two uint32 keys (as uint64) to four uint32."""
     for turn in range(10):
@@ -35,7 +35,7 @@ def philox(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
-@compiled
+@part
 def ln(x):
     """Natural logarithm of a positive normal float64: x = m 2^e with sqrt(1/2) <= m < sqrt(2).
 
@@ -55,13 +55,13 @@ def ln(x):
     return e * _LN2_HIGH + (e * _LN2_LOW + 2.0 * s * p)
 
 
-@compiled
+@part
 def gumbel(bits):
     """-ln(-ln((bits + 1/2) / 2^32)), float64, of uint32 bits (as uint64)."""
     return -ln(-ln((np.float64(bits) + 0.5) * 2.0**-32))
 
 
-@compiled
+@part
 def noise_bits(seed, choice, index, block):
     """The 32-bit words of tokens 4 block .. 4 block + 3; all arguments uint64.
 
@@ -70,14 +70,12 @@ def noise_bits(seed, choice, index, block):
     return philox(block, index, choice, np.uint64(0), seed & _LOW, seed >> _WORD)
 
 
-@compiled
+@entry
 def gumbel_rows(seed, choice, index, count):
     """Gumbel numbers of token ids 0 .. count - 1, float64 [count]; for tests and drafts."""
     out = np.empty(count, np.float64)
     for block in range((count + 3) // 4):
-        words = noise_bits(
-            np.uint64(seed), np.uint64(choice), np.uint64(index), np.uint64(block)
-        )
+        words = noise_bits(np.uint64(seed), np.uint64(choice), np.uint64(index), np.uint64(block))
         for i in range(min(4, count - 4 * block)):
             out[4 * block + i] = gumbel(words[i])
     return out

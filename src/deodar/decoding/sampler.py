@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from deodar.decoding.noise import gumbel, noise_bits
 from deodar.kernels.cpu.elementary import F32, exp, lane_sum
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.jit import entry, part
 from deodar.kernels.cpu.select import select_top
 from deodar.types import SampledToken, SamplingParams
 
@@ -42,7 +42,7 @@ def sample(
     return SampledToken(token, logprob)
 
 
-@compiled
+@entry
 def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
     best = 0
     for i in range(z.size):
@@ -59,7 +59,7 @@ def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
     return token, np.float64(z[token]) - normalizer
 
 
-@compiled
+@part
 def _kept(z, best, temperature, top_k, top_p, min_p, parts):
     """Ids that the filters leave, ascending. All three look at the same softmax(z / T).
 
@@ -99,14 +99,14 @@ def _kept(z, best, temperature, top_k, top_p, min_p, parts):
     return np.sort(ids[order[:count]])
 
 
-@compiled
+@part
 def _largest(values, k):
     """Places of the k largest values, ascending; the first of equal ones."""
     places = np.empty(values.size, np.int32)
     return places[: select_top(values, np.empty(values.size, np.uint32), k, places)]
 
 
-@compiled
+@part
 def _noisy_best(z, best, ids, temperature, seed, choice, index):
     """argmax over ids of z / T + noise, lowest id on ties; ids ascending."""
     token, score = -1, -np.inf

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from deodar.checkpoint.loader import read_config, read_generation_config
 from deodar.checkpoint.locate import resolve_model
@@ -76,12 +77,13 @@ class LLM:
     ) -> list[Output]:
         """Continue prompts: a text, texts, or lists of token ids.
 
-        A text gets the begin token; special tokens typed in it are special (raw prompts). sampling: for all, one per prompt, or None for the model's defaults. progress is called with
+        A text gets the begin token; special tokens typed in it are special (raw prompts). sampling:
+        for all, one per prompt, or None for the model's defaults. progress is called with
         (finished, all) after every answer. A prompt that cannot be run (too long, empty) gives an
         Output with `error`; RequestError if the numbers of prompts and parameters differ.
         """
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        ids = [self._prompt_ids(prompt) for prompt in texts]
+        several = [prompts] if isinstance(prompts, str) else prompts
+        ids = [self._prompt_ids(prompt) for prompt in several]
         runs = self._run(ids, self._params(sampling, len(ids)), progress)
         return [run.output(self.tokenizer.decode(run.token_ids), "") for run in runs]
 
@@ -97,16 +99,14 @@ class LLM:
 
         Other arguments as in `generate`. Tools are offered by the server only.
         """
-        first = messages[0] if messages else None
-        several = [messages] if isinstance(first, Mapping) or first is None else list(messages)
+        single = not messages or isinstance(messages[0], Mapping)
+        several = cast("Sequence[Sequence[Mapping[str, str]]]", [messages] if single else messages)
         rendered = [
             render(Conversation(messages=_messages(one), thinking=thinking)) for one in several
         ]
         ids = [tuple(self.tokenizer.encode_prompt(prompt)) for prompt in rendered]
         runs = self._run(ids, self._params(sampling, len(ids)), progress)
-        return [
-            self._parsed(run, prompt.start) for run, prompt in zip(runs, rendered, strict=True)
-        ]
+        return [self._parsed(run, prompt.start) for run, prompt in zip(runs, rendered, strict=True)]
 
     def _prompt_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         if isinstance(prompt, str):
@@ -195,9 +195,7 @@ class _Run:
             logprobs=tuple(self.logprobs),
             finish_reason=self.finish_reason,
             prompt_ids=self.prompt_ids,
-            usage=Usage(
-                prompt_tokens=len(self.prompt_ids), completion_tokens=len(self.token_ids)
-            ),
+            usage=Usage(prompt_tokens=len(self.prompt_ids), completion_tokens=len(self.token_ids)),
             seed=self.seed,
             error=self.error,
         )

@@ -91,7 +91,10 @@ class CpuModel:
 
     def run(self, plan: StepPlan) -> Floats:
         """Run a step; float32 [n, vocab]: logits of the last rows of the n chunks that sample."""
-        tokens, slots, positions, wanted = [], [], [], []
+        tokens: list[int] = []
+        slots: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
         for chunk in plan.chunks:
             tokens += chunk.token_ids
             slots += [chunk.slot] * len(chunk.token_ids)
@@ -123,7 +126,7 @@ class CpuModel:
         if self._pool is not None and rows >= SPLIT_ROWS:
             self._run_split(rows, not hide_memory)
         else:
-            stack.run_layers(self._machines[0], rows, not hide_memory)
+            self._run_range(0, 0, rows, rows, not hide_memory, threading.Barrier(1))
         logits = np.empty((len(wanted), padded(self.config.vocab_size)), np.float32)
         stack.finish(self._machines[0], np.array(wanted, np.int64), logits)
         return logits[:, : self.config.vocab_size]
@@ -144,7 +147,7 @@ class CpuModel:
             )  # fmt: skip
 
     def _run_split(self, rows: int, use_memory: bool) -> None:
-        """The parts of each layer over ranges of rows, one thread each (see `kernels.cpu.stack`)."""
+        """Ranges of rows, one thread each; they meet between the parts of a layer."""
         assert self._pool is not None
         count = len(self._machines)
         bounds = [rows * i // count for i in range(count + 1)]
@@ -172,7 +175,9 @@ class CpuModel:
                     if thread == 0:
                         stack.remember(machine, layer, 0, rows)
                     barrier.wait()
-                stack.respond(machine, layer, use_memory, lo, hi)
+                stack.attend_rows(machine, layer, use_memory, lo, hi)
+                stack.project(machine, layer, lo, hi)
+                stack.experts(machine, layer, lo, hi)
                 barrier.wait()  # the next layer lays its rows out with other widths
         except BaseException:
             barrier.abort()

@@ -63,7 +63,7 @@ class Scheduler:
         )
 
     def plan(self) -> StepPlan:
-        """The next step: one row of every generating sequence, prompts in the rest of the budget."""
+        """The next step: a row of every generating sequence, prompts in the rest of the budget."""
         self._admit()
         self._step_no += 1
         chunks = [_decode_chunk(s) for s in self._running.values() if s.prompt_left <= 0]

@@ -11,8 +11,8 @@ from deodar.types import GenerateRequest, Usage
 class Sequence:
     """A request on its way. num_computed: tokens whose state the slot holds.
 
-        0 ........ num_computed ........ prompt ........ prompt + output_ids
-        |  in the slot   |  to be run: prefill, then the newest output token  |
+    0 ........ num_computed ........ prompt ........ prompt + output_ids
+    |  in the slot   |  to be run: prefill, then the newest output token  |
     """
 
     request: GenerateRequest

@@ -6,8 +6,8 @@ keys is padded to 16 with weight 0, so nothing depends on how the row came to be
 
 from __future__ import annotations
 
-from deodar.kernels.cpu.elementary import keep_apart, F32, LANES, exp, rotate_back
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.elementary import F32, LANES, copy, exp, keep_apart, rotate_back
+from deodar.kernels.cpu.jit import part
 from deodar.kernels.cpu.layout import KEY_TILE, ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED
 from deodar.kernels.cpu.matmul import matmul_plain
 from deodar.kernels.cpu.select import select_top
@@ -19,7 +19,7 @@ _LOWEST = F32(-float("inf"))
 _HIGHEST = F32(float("inf"))
 
 
-@compiled
+@part
 def choose(m, index_keys, query, weight, visible, role, allowed, chosen):
     """Write the ids of a row's best entries to `chosen`, ascending; return their number.
 
@@ -48,7 +48,7 @@ def choose(m, index_keys, query, weight, visible, role, allowed, chosen):
     return select_top(scores, m.order, m.index_topk, chosen)
 
 
-@compiled
+@part
 def score_entries(m, index_keys, query, weight, scores):
     """scores[j] = sum over heads, in order, of relu(query_h . key_j) * weight_h * index_scale."""
     keep_apart()
@@ -66,7 +66,7 @@ def score_entries(m, index_keys, query, weight, scores):
                 part[j] += max(row[j], _ZERO) * factor
 
 
-@compiled
+@part
 def publish_blocks(m, scores, blocks, allowed):
     """Mark the best blocks by their best entry; the newest is always in (3.8, two-level choice)."""
     keep_apart()
@@ -84,7 +84,7 @@ def publish_blocks(m, scores, blocks, allowed):
         allowed[m.ids[i]] = 1
 
 
-@compiled
+@part
 def gather_keys(m, window, entries, position, chosen):
     """Copy a row's keys to m.values and, turned, to m.flipped; return their number.
 
@@ -97,10 +97,10 @@ def gather_keys(m, window, entries, position, chosen):
     count = min(position + 1, m.window)
     at = (position + 1 - count) % m.ring
     for i in range(count):
-        values[i * dim : (i + 1) * dim] = window[at]
+        copy(window[at], values[i * dim : (i + 1) * dim])
         at = at + 1 if at + 1 < m.ring else 0
     for i in range(chosen.size):
-        values[(count + i) * dim : (count + i + 1) * dim] = entries[chosen[i]]
+        copy(entries[chosen[i]], values[(count + i) * dim : (count + i + 1) * dim])
     count += chosen.size
     padded = (count + LANES - 1) // LANES * LANES
     values[count * dim : padded * dim] = _ZERO
@@ -113,7 +113,7 @@ def gather_keys(m, window, entries, position, chosen):
     return count
 
 
-@compiled
+@part
 def softmax(scores, count, scale, sink):
     """Turn scores [padded] into weights in place; return the denominator, sink included (3.6)."""
     keep_apart()
@@ -128,7 +128,8 @@ def softmax(scores, count, scale, sink):
     for start in range(0, scores.size, LANES):
         part = scores[start : start + LANES]
         total += (
-            ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]))
+            ((part[0] + part[1]) + (part[2] + part[3]))
+            + ((part[4] + part[5]) + (part[6] + part[7]))
         ) + (
             ((part[8] + part[9]) + (part[10] + part[11]))
             + ((part[12] + part[13]) + (part[14] + part[15]))
@@ -136,7 +137,7 @@ def softmax(scores, count, scale, sink):
     return total + exp(sink - top)
 
 
-@compiled
+@part
 def attend(m, window, entries, query, position, chosen, sink, cos, sin, heads_out, r):
     """All heads of row r: query flat [heads * head_dim]; writes heads_out[group, r, :]."""
     keep_apart()
@@ -156,4 +157,4 @@ def attend(m, window, entries, query, position, chosen, sink, cos, sin, heads_ou
     for h in range(heads):
         rotate_back(output[h], cos, sin)
         start = (h % per_group) * dim
-        heads_out[h // per_group, r, start : start + dim] = output[h]
+        copy(output[h], heads_out[h // per_group, r, start : start + dim])

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from deodar.kernels.cpu.elementary import keep_apart, F32, fma, inverse_rms, lane_sum, sigmoid
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.elementary import F32, fma, inverse_rms, keep_apart, lane_sum, sigmoid
+from deodar.kernels.cpu.jit import entry, part
 
 _FLOOR = F32(1e-6)
 
 
-@compiled
+@entry
 def fetch(m, rows, layer, multipliers, primes, offsets, heads, pad, table, scales, e4m3):
     """m.engram[layer, r] = the decoded table rows of row r, concatenated in column order.
 
@@ -35,11 +35,11 @@ def fetch(m, rows, layer, multipliers, primes, offsets, heads, pad, table, scale
                     row = mixed % primes[column] + offsets[column]
                     part = out[column * dim : (column + 1) * dim]
                     for i in range(dim):
-                        scale = F32(math.ldexp(1.0, np.int64(scales[row, i // 32]) - 127))
+                        scale = F32(math.ldexp(1.0, int(scales[row, i // 32]) - 127))
                         part[i] = e4m3[table[row, i]] * scale
 
 
-@compiled
+@part
 def apply(stream, both, qk, eps, alive, work):
     """stream[c] += gate_c * value, in place; both = keys of the 4 copies, then the value (3.10e).
 

@@ -6,8 +6,8 @@ structure (the loader of the CPU model refuses another).
 
 from __future__ import annotations
 
-from deodar.kernels.cpu.elementary import keep_apart, F32, exp, fma, sigmoid
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.elementary import F32, exp, fma, keep_apart, sigmoid
+from deodar.kernels.cpu.jit import part
 
 COPIES = 4
 MIXES = 24  # 4 pre, 4 post, 16 comb
@@ -15,7 +15,7 @@ _TWO = F32(2.0)
 _ONE = F32(1.0)
 
 
-@compiled
+@part
 def collapse(stream, pre, out):
     """out[d] = sum over c of pre[c] * stream[c, d]."""
     keep_apart()
@@ -25,7 +25,7 @@ def collapse(stream, pre, out):
         out[d] = fma(p3, x3[d], fma(p2, x2[d], fma(p1, x1[d], p0 * x0[d])))
 
 
-@compiled
+@part
 def write_back(stream, post, comb, y):
     """X[j] = post[j] * y + sum over i of comb[i, j] * X[i], in place; comb is [16] row-major."""
     keep_apart()
@@ -38,7 +38,7 @@ def write_back(stream, post, comb, y):
         x3[d] = fma(comb[15], e, fma(comb[11], c, fma(comb[7], b, fma(comb[3], a, post[3] * v))))
 
 
-@compiled
+@part
 def finish_mixes(m, base, scale, rounds, eps, pre, post, comb):
     """From the 24 raw numbers m to pre [4], post [4] and comb [16] (3.3 steps 3 and 4)."""
     keep_apart()
@@ -58,7 +58,7 @@ def finish_mixes(m, base, scale, rounds, eps, pre, post, comb):
     sinkhorn(comb, rounds, eps)
 
 
-@compiled
+@part
 def sinkhorn(comb, rounds, eps):
     """Alternate column and row divisions, ending on a column step; comb [16] row-major, in place.
 

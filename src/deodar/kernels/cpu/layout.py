@@ -12,6 +12,7 @@ Letters in shapes: S slots, L layers, R rows of a step, D hidden size, V vocabul
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from numba import types
 from numba.experimental import structref
 from numpy.typing import NDArray
 
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.jit import entry
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.uint16]
@@ -175,6 +176,11 @@ GROUPS = (Sizes, Weights, State, Batch, Work, Scratch)
 class MachineType(types.StructRef):
     """The compiler's view of `Machine`."""
 
+    def __init__(self, fields: Any) -> None:
+        super().__init__(fields)
+        # The name goes into every symbol; spelled out it has 5,000 letters and doubles compilation.
+        self.name = f"Machine_{hashlib.sha256(repr(fields).encode()).hexdigest()[:16]}"
+
     def preprocess_fields(self, fields: Any) -> Any:
         return tuple((name, types.unliteral(kind)) for name, kind in fields)
 
@@ -183,12 +189,10 @@ class Machine(structref.StructRefProxy):
     """All fields of all groups, by their names; opaque to Python."""
 
 
-structref.define_proxy(
-    Machine, MachineType, [field for group in GROUPS for field in group._fields]
-)
+structref.define_proxy(Machine, MachineType, [field for group in GROUPS for field in group._fields])
 
 
-@compiled
+@entry
 def _assemble(fields):
     return Machine(*fields)
 

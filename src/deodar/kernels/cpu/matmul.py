@@ -1,8 +1,8 @@
 """Products of rows with a stored matrix, bit-equal for any number of rows.
 
-out[r, j] = fma(x[r, K-1], w[K-1, j], ... fma(x[r, 1], w[1, j], fma(x[r, 0], w[0, j], 0))): one fused
-multiply-add after another in the order of the inner dimension. Vectors run along j and tiles along
-r, so no shape can change a sum. The inner loop is written as vector instructions of the compiler's
+out[r, j] = fma(x[r, K-1], w[K-1, j], ... fma(x[r, 1], w[1, j], fma(x[r, 0], w[0, j], 0))): fused
+multiply-adds one after another in the order of the inner dimension. Vectors run along j and tiles
+along r, so no shape can change a sum. The inner loop is written as vector instructions of the compiler's
 own language, because left to itself it misses most of the speed on narrow matrices.
 
 A stored matrix is packed (`pack`) so that one row reads it from front to back:
@@ -23,7 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from deodar.kernels.cpu.elementary import keep_apart
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.jit import part
 
 PANEL = 64
 GRAIN = 16
@@ -68,13 +68,17 @@ def _emit(
     builder: Any, rows: int, width: int, narrow: bool, x_ptr: Any, w_ptr: Any, out_ptr: Any,
     x_at: Any, x_step: Any, w_at: Any, w_step: Any, depth: Any, out_at: Any, out_step: Any,
 ) -> None:  # fmt: skip
-    """for k: v = w[w_at + k * w_step :][:width]; acc[r] = fma(x[x_at + r * x_step + k], v, acc[r])."""
+    """For all k: v = w[w_at + k w_step :][:width], sum[r] = fma(x[x_at + r x_step + k], v, sum[r])."""
     lanes = ir.VectorType(ir.FloatType(), width)
     fma_type = ir.FunctionType(lanes, [lanes, lanes, lanes])
     fma = cgutils.get_or_insert_function(builder.module, fma_type, f"llvm.fma.v{width}f32")
     zero_mask = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
-    starts = [builder.add(x_at, builder.mul(x_step, ir.Constant(x_step.type, r))) for r in range(rows)]
-    sums = [cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * width)) for _ in range(rows)]
+    starts = [
+        builder.add(x_at, builder.mul(x_step, ir.Constant(x_step.type, r))) for r in range(rows)
+    ]
+    sums = [
+        cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * width)) for _ in range(rows)
+    ]
     for total in sums:  # the slots are made once per function: clear them at every use
         builder.store(ir.Constant(lanes, [0.0] * width), total)
     with cgutils.for_range(builder, depth) as loop:
@@ -82,11 +86,13 @@ def _emit(
         weights = _load_lanes(builder, place, width, narrow)
         for start, total in zip(starts, sums, strict=True):
             value = builder.load(builder.gep(x_ptr, [builder.add(start, loop.index)]))
-            single = builder.insert_element(ir.Constant(lanes, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+            single = builder.insert_element(
+                ir.Constant(lanes, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
+            )
             spread = builder.shuffle_vector(single, ir.Constant(lanes, ir.Undefined), zero_mask)
             builder.store(builder.call(fma, [spread, weights, builder.load(total)]), total)
-    for r, total in enumerate(sums):
-        at = builder.add(out_at, builder.mul(out_step, ir.Constant(out_step.type, r)))
+    for r, total in zip(row_numbers, sums, strict=True):
+        at = builder.add(out_at, builder.mul(out_step, r))
         place = builder.bitcast(builder.gep(out_ptr, [at]), lanes.as_pointer())
         builder.store(builder.load(total), place, align=4)
 
@@ -107,7 +113,7 @@ _one_by_64, _one_by_48, _one_by_32, _one_by_16 = (_tile(1, w) for w in (64, 48, 
 _four_by_32, _four_by_16 = _tile(4, 32), _tile(4, 16)
 
 
-@compiled
+@part
 def matmul(x, w, out, column):
     """out[:, column : column + N] = x @ w.
 
@@ -126,7 +132,7 @@ def matmul(x, w, out, column):
             _one_row(x, r, w, start * depth, n, n, out, column + start)
 
 
-@compiled
+@part
 def matmul_plain(x, w, stride, out):
     """out[R, N] = x [R, K] @ w[k * stride + j], float32, N a multiple of 16; w is not packed."""
     keep_apart()
@@ -143,7 +149,7 @@ def matmul_plain(x, w, stride, out):
             _one_row(x, r, w, start, stride, n, out, start)
 
 
-@compiled
+@part
 def _one_row(x, r, w, w_at, w_step, n, out, column):
     keep_apart()
     depth = x.shape[1]
@@ -158,14 +164,14 @@ def _one_row(x, r, w, w_at, w_step, n, out, column):
         _one_by_16(x, x_at, 0, w, w_at, w_step, depth, out, out_at, 0)
 
 
-@compiled
+@part
 def _four_rows(x, r, w, w_at, n, out, column):
     keep_apart()
     for at in range(0, n, 32):
         _four_rows_strided(x, r, w, w_at + at, n, min(32, n - at), out, column + at)
 
 
-@compiled
+@part
 def _four_rows_strided(x, r, w, w_at, w_step, n, out, column):
     keep_apart()
     depth, out_step = x.shape[1], out.shape[1]

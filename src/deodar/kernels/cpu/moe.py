@@ -1,4 +1,4 @@
-"""The mixture of experts on the CPU (model 3.9): fp32 router, rows grouped by expert, fixed combine.
+"""The mixture of experts on the CPU (model 3.9): rows grouped by expert, combined in fixed order.
 
 Every expert sees its rows as one product; the routed outputs of a row are then added in ascending
 order of the expert's id, the shared expert last, so the sum does not depend on the batch.
@@ -10,15 +10,15 @@ import math
 
 import numpy as np
 
-from deodar.kernels.cpu.elementary import keep_apart, F32, sigmoid
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.elementary import F32, keep_apart, sigmoid
+from deodar.kernels.cpu.jit import part
 from deodar.kernels.cpu.matmul import matmul
 from deodar.kernels.cpu.select import select_top
 
 _TINY = F32(1e-20)
 
 
-@compiled
+@part
 def route(z, bias, scale, keys, ids, weights):
     """Choose ids.size experts of one row from its router outputs z [experts].
 
@@ -40,7 +40,7 @@ def route(z, bias, scale, keys, ids, weights):
         weights[i] = scores[ids[i]] / (total + _TINY) * scale
 
 
-@compiled
+@part
 def gated(both, limit, weight, out):
     """out = silu(min(g, limit)) * clamp(u, -limit, limit) * weight, with both = g then u."""
     keep_apart()
@@ -52,7 +52,7 @@ def gated(both, limit, weight, out):
         out[i] = g * sigmoid(g) * u * weight
 
 
-@compiled
+@part
 def run_expert(x, w_in, w_out, limit, weights, both, hidden, out):
     """out[r] = w_out(gated(w_in(x[r])) * weights[r]); all float32 rows, weights packed."""
     keep_apart()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from deodar.kernels.cpu.elementary import keep_apart, F32, as_float, as_int
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.elementary import F32, as_float, as_int, keep_apart
+from deodar.kernels.cpu.jit import part
 
 _FP8_MAX = F32(448.0)
 _FP8_FLOOR = F32(1e-4)
@@ -26,13 +26,13 @@ _TWO = F32(2.0)
 _FOUR = F32(4.0)
 
 
-@compiled
+@part
 def round_whole(x):
     """The nearest integer of |x| < 2^22, ties to even, as float32."""
     return (x + _ROUND) - _ROUND
 
 
-@compiled
+@part
 def power_above(x):
     """Smallest power of two >= x, for positive normal x, from the bits (section 5)."""
     bits = as_int(x)
@@ -42,7 +42,7 @@ def power_above(x):
     return as_float(np.int32(exponent << np.int32(23)))
 
 
-@compiled
+@part
 def round_e4m3(x):
     """The nearest e4m3 value of |x| <= 448."""
     size = abs(x)
@@ -52,7 +52,7 @@ def round_e4m3(x):
     return round_whole(x / step) * step
 
 
-@compiled
+@part
 def round_e2m1(x):
     """The nearest e2m1 value of |x| <= 6: 0, 0.5, 1, 1.5, 2, 3, 4, 6."""
     size = abs(x)
@@ -63,7 +63,7 @@ def round_e2m1(x):
     return round_whole(x * _HALF) * _TWO
 
 
-@compiled
+@part
 def largest(x):
     """max |x| of a float32 vector."""
     top = F32(0)
@@ -72,7 +72,7 @@ def largest(x):
     return top
 
 
-@compiled
+@part
 def round_window_key(x):
     """5.2 in place: e4m3 with one power-of-two scale per 32 values."""
     keep_apart()
@@ -83,7 +83,7 @@ def round_window_key(x):
             part[i] = round_e4m3(min(max(part[i] / scale, -_FP8_MAX), _FP8_MAX)) * scale
 
 
-@compiled
+@part
 def round_index_key(x):
     """5.3 in place: e2m1 with one power-of-two scale per 32 values."""
     keep_apart()
@@ -94,7 +94,7 @@ def round_index_key(x):
             part[i] = round_e2m1(min(max(part[i] / scale, -_FP4_MAX), _FP4_MAX)) * scale
 
 
-@compiled
+@part
 def round_entry(x):
     """5.4 in place: e2m1 with one e4m3 scale per 16 values."""
     keep_apart()

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from deodar.kernels.cpu.elementary import keep_apart, F32, as_int
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.elementary import F32, as_int, keep_apart
+from deodar.kernels.cpu.jit import part
 
 _ZERO = F32(0.0)
 _NOTHING = np.uint32(0x007FFFFF)  # the key of -inf
 
 
-@compiled
+@part
 def order_key(score):
     """A uint32 that orders like the score; -0 counts as +0."""
     bits = np.uint32(as_int(score + _ZERO))
@@ -23,7 +23,7 @@ def order_key(score):
     return np.uint32(bits | np.uint32(0x80000000))
 
 
-@compiled
+@part
 def select_top(scores, keys, k, ids):
     """Write the ids of the k best of `scores` to `ids`, ascending; return how many there are.
 
@@ -51,7 +51,7 @@ def select_top(scores, keys, k, ids):
     return count
 
 
-@compiled
+@part
 def _kth_largest(keys, n, k):
     """The k-th largest key, and how many keys equal to it belong to the k best."""
     keep_apart()

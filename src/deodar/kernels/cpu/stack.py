@@ -1,29 +1,36 @@
 """The forward pass on the CPU: all rows of a step through all layers (model 3.2, 3.3).
 
-Each layer has three parts: `prepare` (up to queries and window keys), `remember` (compressed
-memory; rows in order) and `respond` (attention, experts). A part may be given any range of rows,
+Each layer has five parts: `prepare` (up to queries and window keys), `remember` (compressed memory,
+rows in order), `attend_rows`, `project` and `experts`. A part may be given any range of rows,
 because a row reads only keys and entries that an earlier part has finished. Called by
-`deodar.model.cpu`.
+`deodar.model.cpu`: one function for all parts would take twice as long to compile.
 """
 
 from __future__ import annotations
 
 from deodar.kernels.cpu import layout as at
 from deodar.kernels.cpu.attention import attend, choose
-from deodar.kernels.cpu.elementary import keep_apart, F32, exp, inverse_rms, rms_norm, rotate, widen
+from deodar.kernels.cpu.elementary import (
+    F32,
+    copy,
+    exp,
+    inverse_rms,
+    keep_apart,
+    rms_norm,
+    rotate,
+    widen,
+)
 from deodar.kernels.cpu.engram import apply
 from deodar.kernels.cpu.hyper import COPIES, MIXES, collapse, finish_mixes, write_back
-from deodar.kernels.cpu.jit import compiled
+from deodar.kernels.cpu.jit import entry, part
 from deodar.kernels.cpu.matmul import matmul
 from deodar.kernels.cpu.moe import gated, route, run_expert
 from deodar.kernels.cpu.quant import round_entry, round_index_key, round_window_key
 
 
-
-@compiled
+@entry
 def embed_rows(m, lo, hi):
     """Four equal copies of each token's embedding; the first sublayer reads copy 0 only (3.1)."""
-    keep_apart()
     for r in range(lo, hi):
         source = m.embed[m.tokens[r]]
         for c in range(COPIES):
@@ -33,7 +40,7 @@ def embed_rows(m, lo, hi):
             m.pre[r, c] = F32(1) if c == 0 else F32(0)
 
 
-@compiled
+@part
 def mix(m, offset, lo, hi):
     """post, comb and next_pre of rows from their streams; offset: a hyper-connection (3.3)."""
     keep_apart()
@@ -49,12 +56,10 @@ def mix(m, offset, lo, hi):
         factor = inverse_rms(rows[r - lo], m.eps)
         for i in range(MIXES):
             raw[i] *= factor
-        finish_mixes(
-            raw, base, scale, m.sinkhorn, m.hc_eps, m.next_pre[r], m.post[r], m.comb[r]
-        )
+        finish_mixes(raw, base, scale, m.sinkhorn, m.hc_eps, m.next_pre[r], m.post[r], m.comb[r])
 
 
-@compiled
+@part
 def read_stream(m, norm, lo, hi):
     """m.x = normed collapse by m.pre; then next_pre becomes pre (3.3)."""
     keep_apart()
@@ -62,10 +67,10 @@ def read_stream(m, norm, lo, hi):
     for r in range(lo, hi):
         collapse(m.stream[r], m.pre[r], m.y[r])
         rms_norm(m.y[r], weight, m.eps, m.x[r])
-        m.pre[r] = m.next_pre[r]
+        copy(m.next_pre[r], m.pre[r])
 
 
-@compiled
+@part
 def add_engram(m, book, lo, hi):
     """The Engram step before a layer (3.10e), from rows fetched beforehand."""
     keep_apart()
@@ -80,7 +85,7 @@ def add_engram(m, book, lo, hi):
         apply(m.stream[r], m.engram_out[r], qk, m.eps, alive, m.y[r])
 
 
-@compiled
+@part
 def keep_taps(m, tap, lo, hi):
     """Mean over the copies of a target layer's input, for the draft head (3.2)."""
     keep_apart()
@@ -94,10 +99,9 @@ def keep_taps(m, tap, lo, hi):
             place[tap * hidden + d] = total * F32(0.25)
 
 
-@compiled
+@entry
 def prepare(m, layer, lo, hi):
     """Rows lo..hi up to their queries (m.query) and stored window keys (3.5)."""
-    keep_apart()
     book = m.book[layer]
     if book[at.ENGRAM] >= 0:
         add_engram(m, book, lo, hi)
@@ -124,7 +128,7 @@ def prepare(m, layer, lo, hi):
     make_queries(m, book, cos, sin, lo, hi)
 
 
-@compiled
+@part
 def make_queries(m, book, cos, sin, lo, hi):
     """Attention and index queries from the low-rank rows, rotated (3.5, 3.8)."""
     keep_apart()
@@ -143,10 +147,9 @@ def make_queries(m, book, cos, sin, lo, hi):
                 rotate(row[begin : begin + m.index_dim], cos[position], sin[position])
 
 
-@compiled
+@entry
 def remember(m, layer, lo, hi):
     """Write the entries and index keys that rows lo..hi, in order, complete (3.8, compressor)."""
-    keep_apart()
     book = m.book[layer]
     dim, width, ratio = m.head_dim, book[at.IN_WIDTH], book[at.RATIO]
     norm = m.wide[book[at.F_LATENT_NORM] : book[at.F_LATENT_NORM] + dim]
@@ -159,19 +162,19 @@ def remember(m, layer, lo, hi):
             g = row[book[at.AT_GATE] : book[at.AT_GATE] + dim]
             first_g = m.unpaired[slot, layer, 1]
             if position % 2 == 0:
-                pooled[:] = a
-                first_g[:] = g
+                copy(a, pooled)
+                copy(g, first_g)
                 continue
             pool_pair(pooled, first_g, a, g)
         else:
-            pooled[:] = a
+            copy(a, pooled)
         entry = position // ratio
         target = m.entries[slot, book[at.ENTRIES_AT] + entry]
         rms_norm(pooled, norm, m.eps, target)
         store_entry(m, book, slot, entry, target)
 
 
-@compiled
+@part
 def pool_pair(a0, g0, a1, g1):
     """a0 = softmax over the two gates of the two values, per channel (3.8, ratio 2)."""
     keep_apart()
@@ -181,7 +184,7 @@ def pool_pair(a0, g0, a1, g1):
         a0[d] = (e0 * a0[d] + e1 * a1[d]) / (e0 + e1)
 
 
-@compiled
+@part
 def store_entry(m, book, slot, entry, latent):
     """From a latent, in place in the memory: its index key, then the main entry (3.8)."""
     keep_apart()
@@ -203,7 +206,7 @@ def store_entry(m, book, slot, entry, latent):
     round_entry(latent)
 
 
-@compiled
+@part
 def choose_row(m, book, r):
     """Set row r's chosen entries at an index source (3.8)."""
     keep_apart()
@@ -227,10 +230,9 @@ def choose_row(m, book, r):
     )
 
 
-@compiled
+@entry
 def attend_rows(m, layer, use_memory, lo, hi):
     """m.head_rows of rows lo..hi: their choice where due, then attention (3.6, 3.8)."""
-    keep_apart()
     book = m.book[layer]
     width, wide = book[at.QUERY_WIDTH], m.heads * m.head_dim
     cos, sin = m.cos[book[at.ROPE]], m.sin[book[at.ROPE]]
@@ -257,13 +259,11 @@ def attend_rows(m, layer, use_memory, lo, hi):
         )
 
 
-@compiled
-def respond(m, layer, use_memory, lo, hi):
-    """Rows lo..hi from their queries to the stream that leaves the layer (3.3, 3.6 to 3.9)."""
-    keep_apart()
+@entry
+def project(m, layer, lo, hi):
+    """Rows lo..hi from attention heads to the input of the experts (3.7, 3.3)."""
     book = m.book[layer]
     hidden, o_lora = m.hidden, m.o_lora
-    attend_rows(m, layer, use_memory, lo, hi)
     depth = m.heads // m.groups * m.head_dim
     for group in range(m.groups):
         start = book[at.W_OUT_A] + group * depth * o_lora
@@ -276,15 +276,12 @@ def respond(m, layer, use_memory, lo, hi):
         write_back(m.stream[r], m.post[r], m.comb[r], m.y[r])
     mix(m, book[at.F_HC_FFN], lo, hi)
     read_stream(m, book[at.F_FFN_NORM], lo, hi)
-    experts(m, book, lo, hi)
-    for r in range(lo, hi):
-        write_back(m.stream[r], m.post[r], m.comb[r], m.y[r])
 
 
-@compiled
-def experts(m, book, lo, hi):
-    """m.y = routed and shared experts of m.x (3.9), combined in ascending expert order."""
-    keep_apart()
+@entry
+def experts(m, layer, lo, hi):
+    """Add routed and shared experts of m.x to the streams (3.9), in ascending expert order."""
+    book = m.book[layer]
     hidden, inner, chosen = m.hidden, m.inner, m.chosen_experts
     rows, width = hi - lo, book[at.FFN_WIDTH]
     fused = m.ffn[lo * width : hi * width].reshape(rows, width)
@@ -312,9 +309,10 @@ def experts(m, book, lo, hi):
                 first[d] += more[d]
         for d in range(hidden):
             y[d] += first[d]
+        write_back(m.stream[r], m.post[r], m.comb[r], y)
 
 
-@compiled
+@part
 def run_chosen(m, book, expert, lo, hi):
     """One routed expert on those of rows lo..hi that chose it, into m.routed."""
     keep_apart()
@@ -325,7 +323,7 @@ def run_chosen(m, book, expert, lo, hi):
                 m.expert_rows[count] = r
                 m.expert_places[count] = i
                 m.expert_share[count] = m.picked_weight[r, i]
-                m.expert_in[count] = m.x[r]
+                copy(m.x[r], m.expert_in[count])
                 count += 1
     if count == 0:
         return
@@ -343,25 +341,12 @@ def run_chosen(m, book, expert, lo, hi):
         m.expert_out[:count],
     )
     for i in range(count):
-        m.routed[m.expert_places[i], m.expert_rows[i]] = m.expert_out[i]
+        copy(m.expert_out[i], m.routed[m.expert_places[i], m.expert_rows[i]])
 
 
-@compiled
-def run_layers(m, rows, use_memory):
-    """All layers, all rows, one thread. A layer's three parts follow one another."""
-    keep_apart()
-    embed_rows(m, 0, rows)
-    for layer in range(m.layers):
-        prepare(m, layer, 0, rows)
-        if m.book[layer, at.OWNS_MEMORY] != 0:
-            remember(m, layer, 0, rows)
-        respond(m, layer, use_memory, 0, rows)
-
-
-@compiled
+@entry
 def finish(m, wanted, logits):
     """logits[i] = the head of row wanted[i]: last collapse, norm, product (3.2); [n, padded V]."""
-    keep_apart()
     for i in range(wanted.size):
         r = wanted[i]
         collapse(m.stream[r], m.pre[r], m.y[i])
