@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from deodar.text.segments import SPECIAL_TOKENS
 from deodar.text.tokenizer import Tokenizer
 
-GOLDEN = Path(__file__).parent / "golden"
 # The public V4 vocabulary differs from V4.1's in the spelling of these two ids.
 RENAMED = {128799: "<｜System｜>", 129264: "<｜deepseek_image｜>"}
-
-
-def golden_cases(name):
-    return json.loads((GOLDEN / name).read_text(encoding="utf-8"))["cases"]
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +28,42 @@ def real_definition():
 @pytest.fixture(scope="session")
 def tokenizer(real_definition):
     return Tokenizer(real_definition)
+
+
+@pytest.fixture(scope="session")
+def small_definition():
+    """A byte-level tokenizer.json without merges: 256 byte tokens, then the special tokens."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet = sorted(ByteLevel.alphabet())
+    vocabulary = {character: index for index, character in enumerate(alphabet)}
+    added = [
+        {
+            "id": len(vocabulary) + index,
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for index, text in enumerate(SPECIAL_TOKENS)
+    ]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    byte_level["trim_offsets"] = True
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer(small_definition):
+    return Tokenizer(small_definition)
