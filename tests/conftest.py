@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from small_tokenizer import small_definition
 
-from deodar.text.segments import SPECIAL_TOKENS
 from deodar.text.tokenizer import Tokenizer
 
 # The public V4 vocabulary differs from V4.1's in the spelling of these two ids.
@@ -30,38 +30,9 @@ def tokenizer(real_definition):
     return Tokenizer(real_definition)
 
 
-@pytest.fixture(scope="session")
-def small_definition():
-    """A byte-level tokenizer.json without merges: 256 byte tokens, then the special tokens."""
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    alphabet = sorted(ByteLevel.alphabet())
-    vocabulary = {character: index for index, character in enumerate(alphabet)}
-    added = [
-        {
-            "id": len(vocabulary) + index,
-            "content": text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for index, text in enumerate(SPECIAL_TOKENS)
-    ]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-    byte_level["trim_offsets"] = True
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
-    }
+@pytest.fixture(scope="session", name="small_definition")
+def small_definition_fixture():
+    return small_definition()
 
 
 @pytest.fixture(scope="session")

@@ -288,11 +288,15 @@ def test_an_error_inside_a_stream_raises_at_the_client_and_has_no_finish(place):
     ids = place.tokenizer.encode_text("abc")
     place.engine.script = lambda request: [*steps_of(ids), "error"]
     got = []
-    stream = create(place, stream=True)
+
+    def read():
+        for chunk in create(place, stream=True):
+            got.append(chunk.choices[0].finish_reason)
+
     with pytest.raises(APIError, match="the step failed"):
-        got.extend(iter(lambda: got.append(next(stream)), object()))
+        read()
     assert got
-    assert not any(chunk.choices[0].finish_reason for chunk in got)
+    assert not any(got)
     with place.http.stream(
         "POST", "/v1/chat/completions", json={"messages": HELLO, "stream": True}
     ) as response:
