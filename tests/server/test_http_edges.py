@@ -1,6 +1,8 @@
 """Bad input and the small routes: the right status, the named field, and no 500."""
 
 import json
+import re
+from pathlib import Path
 
 import httpx
 import openai
@@ -314,3 +316,14 @@ def test_two_hundred_requests_at_once_are_all_answered(place):
 
     contents = [r.json()["choices"][0]["message"]["content"] for r in asyncio.run(many())]
     assert contents == ["It is 12."] * 200
+
+
+def test_the_document_lists_every_field():
+    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
+    honoured = page.split("**Honoured**")[1].split("**Ignored**")[0]
+    ignored = page.split("**Ignored**")[1].split("**Refused**")[0]
+    refused = page.split("**Refused**")[1].split("Of the honoured fields")[0]
+    assert set(re.findall(r"`(\w+)`", honoured)) == HONOURED
+    assert dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", ignored, re.M)) == dict(IGNORED)
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", refused, re.M)
+    assert dict(rows) == {name: refusal.reason for name, refusal in REFUSED.items()}
