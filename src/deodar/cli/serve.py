@@ -14,6 +14,7 @@ import logging
 import signal
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         model = open_model(name, args.context)
         try:
             settings = ServerSettings(
-                model_names=tuple(args.served_model_name or [name]),
+                model_names=tuple(args.served_model_name or [Path(name).name or "model"]),
                 context=model.context,
                 sampling=model.sampling,
                 default_thinking=args.default_thinking == "on",
@@ -78,14 +79,20 @@ def run(args: argparse.Namespace) -> int:
                 timeout_graceful_shutdown=DRAIN_S,
             )
             server = _Server(config, greeting(listener, settings))
-            asyncio.run(server.serve(sockets=[listener]))
+            try:
+                asyncio.run(server.serve(sockets=[listener]))
+            except OSError as error:  # another process was quicker
+                raise ConfigError(f"cannot listen on {args.host}:{args.port}: {error}") from None
         finally:
             model.engine.close()
     return 0
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """A bound socket; ConfigError if the address is taken or none of this machine."""
+    """A bound socket; ConfigError if the address is taken or none of this machine.
+
+    It does not listen yet: until the model is loaded, clients are refused instead of left waiting.
+    """
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port is {port}, it must be between 0 and 65535")
     try:
@@ -98,7 +105,6 @@ def listening_socket(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(2048)
     except (OSError, OverflowError) as error:
         listener.close()
         text = getattr(error, "strerror", None) or error
