@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,18 +46,38 @@ def test_bad_flags_are_one_line_and_exit_code_2():
         assert flags[0] in done.stderr
 
 
-def test_a_terminal_shows_dim_reasoning_and_hints():
+def start_in_terminal(answer):
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), ANSWER, "chat"], stdin=terminal, stdout=terminal
+        [sys.executable, str(SCRIPT), answer, "chat"], stdin=terminal, stdout=terminal
     )
     os.close(terminal)
+    return process, controller
+
+
+def read_until(controller, wanted):
+    shown = ""
+    while wanted not in shown:
+        shown += os.read(controller, 1000).decode().replace("\r\n", "\n")
+    return shown
+
+
+def test_a_terminal_shows_dim_reasoning_and_hints():
+    process, controller = start_in_terminal(ANSWER)
     os.write(controller, b"hi\n/reset\n/exit\n")
-    shown = b""
-    while b"\n" not in shown.partition(b"Hello.")[2]:
-        shown += os.read(controller, 1000)
+    text = read_until(controller, "Hello.\n")
     assert process.wait(30) == 0
     os.close(controller)
-    text = shown.decode().replace("\r\n", "\n")
     assert "/reset forgets" in text
     assert "\x1b[2mHm.\x1b[0m\nHello.\n" in text
+
+
+def test_an_interrupt_stops_the_answer_and_the_next_one_the_command():
+    process, controller = start_in_terminal("</think>" + "long " * 300)
+    os.write(controller, b"hi\n")
+    read_until(controller, "long")
+    process.send_signal(signal.SIGINT)
+    read_until(controller, "\n> ")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    os.close(controller)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from deodar.text.stream import AnswerStream
 from deodar.types import GenerateRequest, SamplingParams
 
 HELP = "talk to the model in the terminal"
-COMMANDS = "/reset forgets the conversation, /exit leaves"
+COMMANDS = "/reset forgets the conversation, /exit leaves, Ctrl-C stops an answer"
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -131,6 +132,13 @@ class Session:
         )
         printer = _Printer(self.terminal)
         over = False
+        loop = asyncio.get_running_loop()
+        if self.terminal:  # Ctrl-C ends the answer, not the conversation
+
+            def interrupt() -> None:
+                loop.create_task(self.model.engine.abort(request.request_id))
+
+            loop.add_signal_handler(signal.SIGINT, interrupt)
         try:
             async for event in self.model.engine.submit(request):
                 over = event.finish_reason is not None
@@ -138,8 +146,10 @@ class Session:
                     raise RequestError(event.error, status=500)
                 printer.show(answer.push(event.token_ids))
                 if over:
-                    printer.show(answer.finish(cut=event.finish_reason == "length"))
+                    printer.show(answer.finish(cut=event.finish_reason != "stop"))
         finally:
+            if self.terminal:
+                loop.remove_signal_handler(signal.SIGINT)
             printer.end()
             if not over:
                 await self.model.engine.abort(request.request_id)
