@@ -1,0 +1,61 @@
+"""`deodar inspect MODEL`: what a configuration calls for, or what a checkpoint on disk holds.
+
+MODEL is a built-in configuration ("v4.1-flash", numbers only), "seedling" or a folder. For files
+the table is printed only after the proof that every tensor is there once, of the right type and
+shape, and nothing else; damage is one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+from fractions import Fraction
+from pathlib import Path
+
+from deodar.checkpoint.inventory import expected_tensors, totals
+from deodar.checkpoint.loader import Checkpoint
+from deodar.checkpoint.locate import resolve_model
+from deodar.config import BUILTIN_CONFIGS, ModelConfig, builtin_config
+
+HELP = "list what a checkpoint holds, with the proof that it is complete"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    known = ", ".join(BUILTIN_CONFIGS)
+    parser.add_argument("model", metavar="MODEL", help=f"{known}, seedling or a folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.model in BUILTIN_CONFIGS and not Path(args.model).exists():
+        config, proof = builtin_config(args.model), "built-in numbers, no files read"
+    else:
+        folder = resolve_model(args.model)
+        checkpoint = Checkpoint.open(folder)
+        config, proof = checkpoint.config, _proof(checkpoint)
+    print("\n".join(_table(args.model, config, proof)))
+    return 0
+
+
+def _proof(checkpoint: Checkpoint) -> str:
+    token_map = checkpoint.token_map()
+    return (
+        f"complete: each of {len(checkpoint.specs):,} expected tensors is present once with its "
+        f"dtype and shape, in {len(checkpoint.files)} file(s), and no other; the Engram token map "
+        f"has {len(token_map):,} entries on {int(token_map.max()) + 1:,} compressed ids"
+    )
+
+
+def _table(name: str, config: ModelConfig, proof: str) -> list[str]:
+    lines = [name, proof, f"{'part':<10}{'tensors':>10}{'bytes':>20}{'parameters':>20}"]
+    for row in totals(expected_tensors(config)):
+        lines.append(f"{row.part:<10}{row.tensors:>10,}{row.num_bytes:>20,}{row.parameters:>20,}")
+    lines += [
+        f"layers: {config.num_hidden_layers} + {config.num_nextn_predict_layers} draft, "
+        f"context {config.max_position_embeddings:,} tokens, vocabulary {config.vocab_size:,}",
+        f"KV: {_number(config.kv_bytes_per_token)} B per token",
+        f"windows: {config.window_bytes_per_sequence:,} B per sequence",
+    ]
+    return lines
+
+
+def _number(value: Fraction) -> str:
+    return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.1f}"

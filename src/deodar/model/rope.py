@@ -1,0 +1,77 @@
+"""Rotary positions (3.4): two frequency tables, adjacent pairs of the last `rope` dimensions.
+
+Called by attention, compressor, indexer and draft head. Window-only layers use the plain table;
+every layer with a compressed memory uses the YaRN table for everything in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deodar.config import ModelConfig, RopeScaling
+from deodar.model.numerics import Numerics
+
+
+def plain_frequencies(theta: float, rope_dims: int) -> Tensor:
+    """f_i = theta^(-2i / rope_dims), fp32 [rope_dims / 2]."""
+    pairs = np.arange(rope_dims // 2, dtype=np.float32) * np.float32(2.0 / rope_dims)
+    return torch.from_numpy(np.float32(1.0) / np.power(np.float32(theta), pairs))
+
+
+def yarn_frequencies(theta: float, rope_dims: int, scaling: RopeScaling) -> Tensor:
+    """The plain table blended with itself over `factor` along a ramp, fp32 [rope_dims / 2]."""
+
+    def dimension_of(turns: float) -> float:
+        length = scaling.original_max_position_embeddings
+        return rope_dims * math.log(length / (2 * math.pi * turns)) / (2 * math.log(theta))
+
+    low = max(math.floor(dimension_of(scaling.beta_fast)), 0)
+    high = min(math.ceil(dimension_of(scaling.beta_slow)), rope_dims - 1)
+    base = plain_frequencies(theta, rope_dims)
+    span = max(high - low, 0.001)
+    ramp = ((torch.arange(rope_dims // 2, dtype=torch.float32) - low) / span).clamp(0, 1)
+    return base / scaling.factor * ramp + base * (1 - ramp)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """cos and sin of position times frequency, fp32 [n, rope_dims / 2] each."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def inverse(self) -> Rotation:
+        return Rotation(self.cos, -self.sin)
+
+
+class RopeTables:
+    """Both frequency tables of a model."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        dims = config.qk_rope_head_dim
+        self.plain = plain_frequencies(config.rope_theta, dims)
+        self.yarn = yarn_frequencies(config.compress_rope_theta, dims, config.rope_scaling)
+
+    def at(self, positions: Tensor, *, compressed: bool) -> Rotation:
+        """Rotation of int64 positions [n]; `compressed` picks the table of ratio > 0 layers.
+
+        The angle is one fp32 product without range reduction, as in training (3.4).
+        """
+        angle = positions.float()[:, None] * (self.yarn if compressed else self.plain)
+        return Rotation(angle.cos(), angle.sin())
+
+
+def rotate(x: Tensor, rotation: Rotation, numerics: Numerics) -> Tensor:
+    """Rotate the tail of x [n, d] or [n, heads, d]: pair (2i, 2i + 1) is one complex number."""
+    cos, sin = rotation.cos, rotation.sin
+    if x.dim() == 3:
+        cos, sin = cos[:, None], sin[:, None]
+    head, tail = x.split([x.shape[-1] - 2 * cos.shape[-1], 2 * cos.shape[-1]], dim=-1)
+    a, b = tail[..., 0::2], tail[..., 1::2]
+    turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
+    return torch.cat([head, numerics.bf16(turned)], dim=-1)
