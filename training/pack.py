@@ -20,7 +20,16 @@ import numpy as np
 # Two-byte alignment for token arrays; the literal context follows the byte's place in the pair.
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 2, "lp": 1, "pb": 1, "dict_size": 1 << 26}]
 PLAIN = ("tokenizer.json", "engram_map.npy", "meta.json")
-ARRAYS = ("text_prose", "text_code", "text_tech", "chat", "long", "val_prose", "val_code", "val_chat")
+ARRAYS = (
+    "text_prose",
+    "text_code",
+    "text_tech",
+    "chat",
+    "long",
+    "val_prose",
+    "val_code",
+    "val_chat",
+)
 
 
 def _compress(job: tuple[str, bytes]) -> tuple[str, bytes]:

@@ -7,6 +7,8 @@ with the vendor's renderer on random tasks. What must hold: only positions that 
 become special tokens, and training never draws from the held-out side of the word lists.
 """
 
+# ruff: noqa: SIM905
+
 from __future__ import annotations
 
 import argparse
@@ -122,8 +124,8 @@ def lead(task: Task, system: str, thinking: bool, effort: int) -> list[Piece]:
         shown = dumps(task.response_format)
         body.append(
             Piece(
-                "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:"
-                f"\n{shown}",
+                "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema "
+                f"to reply:\n{shown}",
                 False,
                 PROMPT,
             )
@@ -251,7 +253,7 @@ def check(count: int) -> None:
 
 
 def chat_task(rng: random.Random, side: Words, mix: object = MIX) -> Task:
-    """One conversation: a task of the mix, sometimes several in a row, sometimes with a system text."""
+    """One task of the mix, sometimes several in a row, sometimes with a system text."""
     weights, makers = zip(*mix, strict=True)
     task = rng.choices(makers, weights)[0](rng, side)
     if not task.tools and task.response_format is None and rng.random() < 0.2:
@@ -312,22 +314,34 @@ def passages(text_dir: Path, name: str) -> list[str]:
     with (text_dir / name).open() as lines:
         for line in lines:
             document = json.loads(line)
-            if document["name"].startswith(("sotu", "moby", "kjv")) and len(document["text"]) > 2000:
+            if (
+                document["name"].startswith(("sotu", "moby", "kjv"))
+                and len(document["text"]) > 2000
+            ):
                 found.append(" ".join(document["text"].split()))
     return found
+
+
+def long_size(rng: random.Random) -> int:
+    """Prompt tokens of a long sample: half spread evenly, half on a log scale, 500 to 7,300."""
+    if rng.random() < 0.5:
+        return rng.randint(900, 7300)
+    return int(500 * (7300 / 500) ** rng.random())
 
 
 Shard = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def shard(
-    job: tuple[int, str, int, bool], text_dir: Path, out: Path
-) -> Shard:
+def shard(job: tuple[int, str, int, bool], text_dir: Path, out: Path) -> Shard:
     """Tokens, classes, starts and kinds of one worker's share."""
     seed, what, budget, held_out = job
     rng, side = random.Random(f"{what}/{seed}/{held_out}"), words(held_out=held_out)
     encoder = Encoder(out / "tokenizer.json")
-    texts = passages(text_dir, "heldout_prose.jsonl" if held_out else "prose.jsonl") if what == "long" else []
+    texts = (
+        passages(text_dir, "heldout_prose.jsonl" if held_out else "prose.jsonl")
+        if what == "long"
+        else []
+    )
     glosses = list(corpus.glosses(text_dir.parent)) if what == "chat" else []
     mix = (*MIX, (4, chatter.gloss_question(usable(glosses)))) if what == "chat" else MIX
     tokens: list[np.ndarray] = []
@@ -337,7 +351,7 @@ def shard(
         if what == "chat":
             task = chat_task(rng, side, mix)
         else:
-            task = long_tasks.long_task(rng, side, rng.randint(900, 7300), texts)
+            task = long_tasks.long_task(rng, side, long_size(rng), texts)
         thinking = rng.random() < (0.5)
         ids, marks = encoder(render(task, thinking, draw_effort(rng)))
         if len(ids) > (1600 if what == "chat" else 7900):
@@ -361,9 +375,9 @@ def usable(glosses: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     kept = []
     for word, kind, gloss in glosses:
         short = gloss.split(";")[0].strip()
-        if word.islower() and word.isalpha() and 8 < len(short) < 90 and kind in ("noun", "verb"):
-            if '"' not in short and "(" not in short:
-                kept.append((word, kind, short))
+        plain = word.islower() and word.isalpha() and kind in ("noun", "verb")
+        if plain and 8 < len(short) < 90 and not set(short) & {'"', "("}:
+            kept.append((word, kind, short))
     first: dict[str, tuple[str, str, str]] = {}
     for entry in kept:
         first.setdefault(entry[0], entry)
@@ -386,7 +400,9 @@ def save(path: Path, arrays: dict[str, np.ndarray]) -> None:
     part = path.with_suffix(".part.npz")
     np.savez(part, **arrays)
     part.rename(path)
-    print(f"{path.name}: {len(arrays['tokens']) / 1e6:.2f} M tokens, {len(arrays['starts'])} samples")
+    print(
+        f"{path.name}: {len(arrays['tokens']) / 1e6:.2f} M tokens, {len(arrays['starts'])} samples"
+    )
 
 
 def write_samples(path: Path, count: int) -> None:

@@ -3,6 +3,7 @@
 Used by `training/chatter.py` only. One line per entry, fields separated by `|`.
 """
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 CAPITALS = """France|Paris;Germany|Berlin;Italy|Rome;Spain|Madrid;Portugal|Lisbon;Poland|Warsaw;Austria|Vienna;Hungary|Budapest;

@@ -7,6 +7,8 @@ ids are the other special tokens of the chat format by their exact texts, digits
 one, and no merge can spell a special token.
 """
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import argparse
@@ -97,7 +99,11 @@ def engram_map(tokenizer: Tokenizer) -> np.ndarray:
     out = np.empty(VOCAB, np.int64)
     for token in range(VOCAB):
         text = tokenizer.decode([token], skip_special_tokens=False)
-        key = tokenizer.id_to_token(token) if "\ufffd" in text else normalize.normalize_str(text) or text
+        key = (
+            tokenizer.id_to_token(token)
+            if "\ufffd" in text
+            else normalize.normalize_str(text) or text
+        )
         out[token] = classes.setdefault(key, len(classes))
     return out
 
@@ -110,7 +116,8 @@ def main() -> None:
     args = parser.parse_args()
     tokenizer = train(args.text_dir, args.samples)
     for token, name in (*enumerate(FIRST), *enumerate(LAST, VOCAB - len(LAST))):
-        assert tokenizer.token_to_id(name) == token and tokenizer.encode(name).ids == [token], name
+        assert tokenizer.token_to_id(name) == token, name
+        assert tokenizer.encode(name).ids == [token], name
     mapped = engram_map(tokenizer)
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(args.out / "tokenizer.json"))

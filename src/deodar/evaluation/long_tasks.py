@@ -126,7 +126,9 @@ def log_lines(rng: random.Random, words: Words, size: int, questions: int) -> Ta
         state, took = rows[name]
         line = f"The log says: request {name} {state} in {took} ms"
         if rng.random() < 0.5:
-            asked.append((f"How long did request {name} take?", f"Request {name} took {took} ms.", line))
+            asked.append(
+                (f"How long did request {name} take?", f"Request {name} took {took} ms.", line)
+            )
         else:
             asked.append((f"What happened to request {name}?", f"Request {name}: {state}.", line))
     return conversation(rng, text, asked, "long_log", True)

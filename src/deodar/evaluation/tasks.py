@@ -7,6 +7,8 @@ task, and one situation has one wording of reasoning and answer, so that exact c
 something.
 """
 
+# ruff: noqa: SIM905
+
 from __future__ import annotations
 
 import json
@@ -189,7 +191,9 @@ def long_product(a: int, b: int) -> str:
     tens, ones = a // 10 * 10, a % 10
     if a < 11 or not ones:
         return f"{a} x {b} = {a * b}."
-    return f"{tens} x {b} = {tens * b}; {ones} x {b} = {ones * b}; {tens * b} + {ones * b} = {a * b}."
+    return (
+        f"{tens} x {b} = {tens * b}; {ones} x {b} = {ones * b}; {tens * b} + {ones * b} = {a * b}."
+    )
 
 
 def two_digit_sum(rng: random.Random, words: Words) -> Task:
@@ -350,7 +354,9 @@ def list_task(rng: random.Random, words: Words) -> Task:
         names = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
         name = "last" if place == count - 1 and rng.random() < 0.7 else names[place]
         user = pick(
-            rng, f"What is the {name} item of this list: {shown}?", f"{shown}\n\nName the {name} one."
+            rng,
+            f"What is the {name} item of this list: {shown}?",
+            f"{shown}\n\nName the {name} one.",
         )
         return single("pick", user, items[place], f"The {name} item is {items[place]}.")
     if form == 6:
@@ -454,8 +460,10 @@ def fact(rng: random.Random, words: Words, who: str) -> tuple[str, str, str]:
         said = f"{who} likes the {v} best."
         return said, f"What does {who} like best?", said
     other = person(rng, words)
-    return f"The boss of {who} is {other}.", f"Who is the boss of {who}?", (
-        f"The boss of {who} is {other}."
+    return (
+        f"The boss of {who} is {other}.",
+        f"Who is the boss of {who}?",
+        (f"The boss of {who} is {other}."),
     )
 
 

@@ -135,7 +135,9 @@ def made_up_tool(rng: random.Random, words: Words, style: int) -> Tool:
         parts = [noun, verb]
     elif rng.random() < 0.12:
         parts = [words.invented(rng), noun]
-    names = list(dict.fromkeys(rng.choices(words.nouns, k=rng.choice((0, 1, 1, 1, 2, 2, 2, 3, 3, 4)))))
+    names = list(
+        dict.fromkeys(rng.choices(words.nouns, k=rng.choice((0, 1, 1, 1, 2, 2, 2, 3, 3, 4))))
+    )
     if names and rng.random() < 0.25:
         names[0] = rng.choice(words.adjectives) + "_" + names[0]
     slots = tuple(slot(rng, words, n) for n in names)
@@ -159,10 +161,16 @@ def used(rng: random.Random, tool: Tool) -> tuple[Slot, ...]:
 def request(rng: random.Random, tool: Tool, slots: tuple[Slot, ...]) -> str:
     """A sentence that asks for one use of the tool and says every value."""
     label = re.sub("[_-]", " ", rng.choice((tool.name, f"{tool.verb} the {tool.noun}")))
-    spoken = [(re.sub("[_-]", " ", s.name) if rng.random() < 0.7 else s.name, s.said) for s in slots]
+    spoken = [
+        (re.sub("[_-]", " ", s.name) if rng.random() < 0.7 else s.name, s.said) for s in slots
+    ]
     if not spoken:
         return pick(
-            rng, f"Please {label}.", f"Use {tool.name}.", f"Call {tool.name} now.", f"Can you {label}?"
+            rng,
+            f"Please {label}.",
+            f"Use {tool.name}.",
+            f"Call {tool.name} now.",
+            f"Can you {label}?",
         )
     form = rng.randrange(7)
     if form == 0:
@@ -220,26 +228,32 @@ def toolbox(rng: random.Random, words: Words, count: int) -> list[Tool]:
     return list(tools.values())
 
 
-def tool_call(rng: random.Random, words: Words, calls: int | None = None) -> Task:
-    """One request, one or two calls; ends with the call block (the evaluation's form)."""
-    tools = toolbox(rng, words, rng.choice((1, 2, 2, 3, 3, 4)))
-    count = calls or (2 if rng.random() < 0.25 else 1)
-    chosen = [rng.choice(tools)]
-    if count == 2:
-        chosen.append(rng.choice(tools))
+def call_round(
+    rng: random.Random, words: Words, tools: list[Tool], count: int
+) -> tuple[Turn, Turn]:
+    """A request for `count` uses of the tools, and the assistant's calls."""
     texts, made = [], []
-    for number, tool in enumerate(chosen):
-        if number and tool is chosen[0]:  # the same function again needs other values
-            fresh = tuple(slot_again(rng, words, s) for s in tool.slots)
-            tool = Tool(tool.name, tool.verb, tool.noun, tool.description, fresh, tool.required)
+    chosen: list[Tool] = []
+    for _ in range(count):
+        tool = rng.choice(tools)
+        if tool in chosen:  # the same function again needs other values
+            tool = again(rng, words, tool)
+        chosen.append(tool)
         slots = used(rng, tool)
         texts.append(request(rng, tool, slots))
         made.append(Call(tool.name, {s.name: s.value for s in slots}))
     user = pick(rng, " Then: ", " Also: ", "\n\n").join(texts)
-    turns = (
+    calls = tuple(made)
+    return (
         Turn(role="user", content=user),
-        Turn(role="assistant", reasoning=call_reasoning(tuple(made)), calls=tuple(made)),
+        Turn(role="assistant", reasoning=call_reasoning(calls), calls=calls),
     )
+
+
+def tool_call(rng: random.Random, words: Words, calls: int | None = None) -> Task:
+    """One request, one or two calls; ends with the call block (the evaluation's form)."""
+    tools = toolbox(rng, words, rng.choice((1, 2, 2, 3, 3, 4)))
+    turns = call_round(rng, words, tools, calls or (2 if rng.random() < 0.25 else 1))
     return Task(kind="tool", turns=turns, tools=tuple(t.declaration() for t in tools))
 
 
@@ -257,15 +271,23 @@ def slot_again(rng: random.Random, words: Words, old: Slot) -> Slot:
 
 def tool_conversation(rng: random.Random, words: Words) -> Task:
     """Call, result, answer; sometimes a second round or a small question after it."""
-    first = tool_call(rng, words)
-    turns = list(first.turns)
+    tools = toolbox(rng, words, rng.choice((1, 2, 2, 3, 3, 4)))
+    turns = list(call_round(rng, words, tools, 2 if rng.random() < 0.2 else 1))
     close_round(rng, words, turns)
-    if rng.random() < 0.3:
-        tools = [t for t in first.tools]
-        follow = rng.choice((arithmetic, facts_question, list_task))(rng, words)
-        turns += follow.turns[:2]
-        return Task(kind="tool_talk", turns=tuple(turns), tools=tuple(tools))
-    return Task(kind="tool_talk", turns=tuple(turns), tools=first.tools)
+    form = rng.random()
+    if form < 0.2:
+        turns += rng.choice((arithmetic, facts_question, list_task))(rng, words).turns[:2]
+    elif form < 0.45:
+        turns += call_round(rng, words, [again(rng, words, t) for t in tools], 1)
+        if rng.random() < 0.7:
+            close_round(rng, words, turns)
+    return Task(kind="tool_talk", turns=tuple(turns), tools=tuple(t.declaration() for t in tools))
+
+
+def again(rng: random.Random, words: Words, tool: Tool) -> Tool:
+    """The same function with other values."""
+    slots = tuple(slot_again(rng, words, s) for s in tool.slots)
+    return Tool(tool.name, tool.verb, tool.noun, tool.description, slots, tool.required)
 
 
 def close_round(rng: random.Random, words: Words, turns: list[Turn]) -> None:

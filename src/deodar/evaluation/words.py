@@ -6,6 +6,7 @@ draws from the held-out side only, and no training sample contains a held-out wo
 Nouns, verbs and adjectives are the most frequent single words of WordNet 3.0's sense counts.
 """
 
+# ruff: noqa: SIM905
 from __future__ import annotations
 
 import hashlib
@@ -396,10 +397,38 @@ CITIES = """
     Zurich
 """.split()
 
-ONSETS = "b br c ch cl d dr f fl g gl gr h j k kr l m n p pl pr qu r s sh sk sl st t th tr v vl w x z zh".split()
+ONSETS = (
+    "b br c ch cl d dr f fl g gl gr h j k kr l m n p pl pr qu r s sh sk sl st t th tr v vl w x z zh"
+).split()
 VOWELS = "a e i o u ai au ea ei ia io oo ou ua y".split()
-CODAS = ["", "", "", "b", "ck", "d", "f", "k", "l", "ll", "m", "n", "nd", "ng", "nt", "p", "r", "rk", "s", "sk", "ss", "st",
-         "t", "th", "x", "z"]
+CODAS = [
+    "",
+    "",
+    "",
+    "b",
+    "ck",
+    "d",
+    "f",
+    "k",
+    "l",
+    "ll",
+    "m",
+    "n",
+    "nd",
+    "ng",
+    "nt",
+    "p",
+    "r",
+    "rk",
+    "s",
+    "sk",
+    "ss",
+    "st",
+    "t",
+    "th",
+    "x",
+    "z",
+]
 HEX = "0123456789abcdef"
 CODE = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 
