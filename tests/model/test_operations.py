@@ -164,7 +164,7 @@ def test_rope_inverse_and_relative_positions(config: ModelConfig) -> None:
     keep = config.head_dim - config.qk_rope_head_dim
     assert torch.equal(turned[..., :keep], x[..., :keep])
     assert not torch.allclose(turned[1:], x[1:])
-    close(rope.rotate(turned, at.inverse(), GOLDEN), x.tolist(), 1e-5)
+    close(rope.rotate(turned, at.conj(), GOLDEN), x.tolist(), 1e-5)
     q, k = torch.randn(2, 1, config.head_dim, generator=generator)
 
     def score(p: int, j: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     arrays = _arrays(results)
     try:
         with args.out.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]
     except OSError as error:
         raise RequestError(f"cannot write {args.out}: {error.strerror or error}") from None
     _print_top(results[-1].logits[-1], len(ids) - 1, args.top)

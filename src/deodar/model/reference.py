@@ -92,33 +92,23 @@ class Reference:
         self._check(ids, image_mask, state.length)
         config, numbers = self.config, self.numerics
         call = self._begin(ids, state, image_mask, hide_memory)
-        compressed = np.concatenate([state.history, self._compressed(ids, image_mask)])
         stream = self.embed[torch.tensor(ids)][:, None, :].repeat(1, config.hc_mult, 1)
         pre = torch.zeros(len(ids), config.hc_mult)
         pre[:, 0] = 1.0
-        taps, magnitudes, rows = [], [], {}
-        for layer, w in enumerate(self.blocks):
-            if layer in self.engrams:
-                rows[layer] = hash_rows(config, layer, compressed)
-                stream = self._engram(stream, layer, rows[layer], call)
-            if layer in config.dspark_target_layer_ids:
-                taps.append(numbers.bf16(stream.mean(dim=1)))
-
-            def attend(x: Tensor, layer: int = layer) -> Tensor:
-                return layer_attention(x, layer, self.blocks[layer], call, state)
-
-            stream, pre = block(stream, pre, w, attend, call.image, config, numbers)
+        magnitudes = []
+        for layer in range(config.num_hidden_layers):
+            stream, pre = self._layer(layer, stream, pre, call, state)
             magnitudes.append(stream.abs().mean(dim=(1, 2)))
         h = hyper.read(stream, pre, numbers)
         h = rms_norm(h, self.norm, config.rms_norm_eps, numbers)
-        tap_rows = torch.cat(taps, dim=-1) if taps else stream.new_zeros(len(ids), 0)
-        self._advance(state, compressed, tap_rows)
+        taps = torch.cat([stream.new_zeros(len(ids), 0), *call.taps], dim=-1)
+        self._advance(state, call.compressed, taps)
         return ForwardResult(
             logits=h @ self.head.T,
             chosen=call.chosen,
             candidates=call.candidates,
-            taps=tap_rows,
-            engram_rows=rows,
+            taps=taps,
+            engram_rows=call.engram_rows,
             magnitudes=torch.stack(magnitudes),
         )
 
@@ -180,25 +170,44 @@ class Reference:
     ) -> Pass:
         positions = torch.arange(state.length, state.length + len(ids))
         flagged = image_mask is not None and any(image_mask)
+        compressed = self.token_map[np.asarray(ids, dtype=np.int64)]
+        if image_mask is not None:
+            compressed = np.where(image_mask, DEAD, compressed)
         return Pass(
             config=self.config,
             numerics=self.numerics,
             rope=self.rope,
             positions=positions,
+            compressed=np.concatenate([state.history, compressed]),
             image=torch.tensor(image_mask, dtype=torch.bool) if flagged else None,
             hide_memory=hide_memory,
             plain=self.rope.at(positions, compressed=False),
             yarn=self.rope.at(positions, compressed=True),
+            in_window=positions[:, None] >= torch.arange(self.config.sliding_window - 1, -1, -1),
         )
 
-    def _compressed(self, ids: Sequence[int], image_mask: Sequence[bool] | None) -> np.ndarray:
-        compressed = self.token_map[np.asarray(ids, dtype=np.int64)]
-        return compressed if image_mask is None else np.where(image_mask, DEAD, compressed)
+    def _layer(
+        self, layer: int, stream: Tensor, pre: Tensor, call: Pass, state: State
+    ) -> tuple[Tensor, Tensor]:
+        """Engram, tap and block of one layer, in this order (3.2)."""
+        config, numbers = self.config, self.numerics
+        if layer in self.engrams:
+            stream = self._engram(stream, layer, call)
+        if layer in config.dspark_target_layer_ids:
+            call.taps.append(numbers.bf16(stream.mean(dim=1)))
+        w = self.blocks[layer]
 
-    def _engram(self, stream: Tensor, layer: int, rows: np.ndarray, call: Pass) -> Tensor:
-        values = self.checkpoint.engram_rows(layer, rows.reshape(-1))
-        fetched = torch.from_numpy(values).reshape(rows.shape[0], -1)
-        return engram(stream, fetched, call.image, self.engrams[layer], self.config, self.numerics)
+        def attend(x: Tensor) -> Tensor:
+            return layer_attention(x, layer, w, call, state)
+
+        return block(stream, pre, w, attend, call.image, config, numbers)
+
+    def _engram(self, stream: Tensor, layer: int, call: Pass) -> Tensor:
+        rows = hash_rows(self.config, layer, call.compressed)
+        call.engram_rows[layer] = rows
+        fetched = torch.from_numpy(self.checkpoint.engram_rows(layer, rows)).flatten(1)
+        weights = self.engrams[layer]
+        return engram(stream, fetched, call.image, weights, self.config, self.numerics)
 
     def _advance(self, state: State, compressed: np.ndarray, taps: Tensor) -> None:
         history = len(state.history)
