@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def run_eval(args: argparse.Namespace) -> int:
         for name in names:
             title, suite, few, many = SUITES[name]
             bar = progress.add_task(title, total=few if args.quick else many)
-            results[name] = suite(subject, args.quick, lambda n, bar=bar: progress.advance(bar, n))
+            results[name] = suite(subject, args.quick, partial(progress.advance, bar))
             progress.update(bar, completed=few if args.quick else many)
             results["seconds"] = round(time.monotonic() - started, 1)
             if args.out is not None:

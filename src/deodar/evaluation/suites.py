@@ -16,10 +16,13 @@ from importlib import resources
 from statistics import fmean
 from typing import Any
 
+from deodar.errors import RequestError
 from deodar.evaluation import tasks, tool_tasks
 from deodar.evaluation.subject import SLOTS, Answer, Subject
 from deodar.evaluation.tasks import Task, Turn
 from deodar.evaluation.words import words
+from deodar.text.segments import ASSISTANT, END_THINK, USER
+from deodar.text.tokenizer import Tokenizer
 
 Numbers = dict[str, Any]
 Advance = Callable[[int], None]
@@ -51,8 +54,9 @@ def _bits(subject: Subject, documents: list[str], quick: bool, advance: Advance)
     for document in documents:
         text = document[: max(0, budget - size)]
         ids = subject.tokenizer.encode_text(text)
-        for start in range(0, len(ids), BLOCK - 1):
-            piece = ids[start : start + BLOCK - 1]
+        size_tokens = min(BLOCK, subject.context) - 1
+        for start in range(0, len(ids), size_tokens):
+            piece = ids[start : start + size_tokens]
             logs, _ = subject.score([subject.tokenizer.bos_id, *piece])
             nats -= float(logs.sum())
             advance(len(piece))
@@ -70,10 +74,14 @@ def retrieval(subject: Subject, quick: bool, advance: Advance) -> Numbers:
     number of tokens before the answer repeats it. Answers are scored with the right history: a
     value counts if the arg-max is right at each of its tokens, which is what greedy decoding says.
     """
+    if subject.context < PROMPT_TOKENS + 800:
+        raise RequestError(
+            f"context is {subject.context} tokens, retrieval needs {PROMPT_TOKENS + 800}"
+        )
     on: dict[int, list[bool]] = {d: [] for d in DISTANCES}
     off: dict[int, list[bool]] = {d: [] for d in DISTANCES}
     for number in range(1 if quick else 6):
-        ids, asked = retrieval_conversation(subject, random.Random(SEED + number))
+        ids, asked = retrieval_conversation(subject.tokenizer, random.Random(SEED + number))
         for hidden, table in ((False, on), (True, off)):
             _, hits = subject.score(ids, hide_memory=hidden)
             for distance, first, last in asked:
@@ -86,45 +94,40 @@ def retrieval(subject: Subject, quick: bool, advance: Advance) -> Numbers:
 
 
 def retrieval_conversation(
-    subject: Subject, rng: random.Random, each: int = 4
+    tokenizer: Tokenizer, rng: random.Random, each: int = 4
 ) -> tuple[list[int], list[tuple[int, int, int]]]:
     """Token ids, and per question (distance, first, last + 1) of the value in its answer."""
-    side, encode = words(held_out=True), subject.tokenizer.encode_text
-    special = subject.tokenizer.special
-    lines, ends, used = [], [], set()
-    ids = [subject.tokenizer.bos_id, special["<｜User｜>"]]
-    text_ids: list[int] = []
-    while len(text_ids) < PROMPT_TOKENS:
+    side, encode, special = words(held_out=True), tokenizer.encode_text, tokenizer.special
+    lines: list[tuple[str, str]] = []
+    ends: list[int] = []
+    used: set[str] = set()
+    ids = [tokenizer.bos_id, special[USER]]
+    while len(ids) < PROMPT_TOKENS:
         key = side.invented(rng)
         if key in used:
             continue
         used.add(key)
         value = rng.choice((str(rng.randint(100, 99999)), side.invented(rng), side.identifier(rng)))
+        ids += encode(f"\n{key}: {value}" if lines else f"{key}: {value}")
         lines.append((key, value))
-        text_ids += encode(f"{key}: {value}") + encode("\n")
-        ends.append(len(ids) + len(text_ids) - 1)
-    ids += text_ids
+        ends.append(len(ids))
     asked: list[tuple[int, int, int]] = []
     free = set(range(len(lines)))
-    for distance in sorted(DISTANCES * each, reverse=True):
-        place = len(ids) + 32 - distance  # about where the value must end
-        index = min(free, key=lambda i: abs(ends[i] - place))
+    for distance in sorted(DISTANCES * each):  # the nearest first: turns add to the distance
+        ahead = 0  # tokens between here and the answer's value; known once the key is
+        for _ in range(2):
+            place = len(ids) + ahead - distance  # where the value should end
+            index = min(free, key=lambda i: abs(ends[i] - place))
+            key, value = lines[index]
+            question = f"What is the value of {key}?"
+            turn = [special[USER], *encode(question)] if asked else encode(f"\n\n{question}")
+            turn += [special[ASSISTANT], special[END_THINK]]
+            ahead = len(turn) + len(encode(f"The value of {key} is"))
         free.discard(index)
-        key, value = lines[index]
-        lead = "\n" if not asked else ""
-        ids += [special["<｜User｜>"]] if asked else []
-        ids += encode(
-            f"{lead}What is the value of {key}?".lstrip("\n")
-            if asked
-            else f"\nWhat is the value of {key}?"
-        )
-        ids += [special["<｜Assistant｜>"], special["</think>"]]
-        before = encode(f"The value of {key} is")
-        whole = encode(f"The value of {key} is {value}.")
-        first = len(ids) + len(before)
-        ids += whole
+        first = len(ids) + ahead
+        ids += [*turn, *encode(f"The value of {key} is {value}.")]
         asked.append((distance, first, len(ids) - 1))
-        ids.append(subject.tokenizer.eos_id)
+        ids.append(tokenizer.eos_id)
     return ids, asked
 
 
@@ -268,5 +271,5 @@ SUITES: dict[str, tuple[str, Suite, int, int]] = {
     "json": ("JSON answers", json_answers, 16, 64),
     "sums": ("two-digit sums", sums, 16, 100),
     "copying": ("copying and facts", copying, 32, 96),
-    "drafts": ("drafts", drafts, 24, 96),
+    "drafts": ("drafts", drafts, 14, 56),
 }

@@ -221,7 +221,8 @@ def outcome(rng: random.Random, words: Words, name: str) -> tuple[str, str]:
 
 def toolbox(rng: random.Random, words: Words, count: int) -> list[Tool]:
     """Tools with distinct names in one naming style; sometimes two share the verb or the noun."""
-    style, tools = rng.randrange(10), {}
+    style = rng.randrange(10)
+    tools: dict[str, Tool] = {}
     while len(tools) < count:
         tool = made_up_tool(rng, words, style)
         tools.setdefault(tool.name, tool)
