@@ -51,7 +51,6 @@ SOURCES = (
     Source("sqlite3-doc", "apt", "public domain", "tech"),
     Source("postgresql-doc-15", "apt", "PostgreSQL licence", "tech"),
     Source("rust-doc", "apt", "MIT OR Apache-2.0", "tech"),
-    Source("nodejs-doc", "apt", "MIT", "tech"),
     Source("apache2-doc", "apt", "Apache-2.0", "tech"),
     Source("python", "python", "PSF-2.0 (standard library sources)", "code"),
 )
@@ -197,7 +196,6 @@ def tech(raw: Path) -> Iterator[tuple[str, str]]:
         ("rust-doc", f"{doc}/rust-doc/html/reference", "*.html"),
         ("rust-doc", f"{doc}/rust-doc/html/cargo", "*.html"),
         ("rust-doc", f"{doc}/rust-doc/html/rust-by-example", "*.html"),
-        ("nodejs-doc", f"{doc}/nodejs/api", "*.html"),
         ("apache2-doc", f"{doc}/apache2-doc/manual/en", "*.html"),
     )
     for package, folder, pattern in places:
