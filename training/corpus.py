@@ -58,9 +58,9 @@ SOURCES = (
 # Pure Python packages whose metadata names MIT, BSD or Apache-2.0 (checked again when read).
 CODE_PACKAGES = (
     "django flask requests sqlalchemy werkzeug pandas tornado twisted sphinx scikit-learn pyramid "
-    "bottle mako babel nltk aiohttp celery sanic black poetry mkdocs dask xarray boto3 botocore "
-    "fonttools kombu cherrypy more-itertools toolz attrs marshmallow peewee textual "
-    "prompt-toolkit sympy networkx matplotlib scipy jinja2 click rich pytest pydantic"
+    "mako babel nltk aiohttp celery sanic black poetry mkdocs dask xarray boto3 botocore "
+    "fonttools kombu cherrypy more-itertools toolz attrs marshmallow textual "
+    "prompt-toolkit sympy networkx matplotlib jinja2 click rich pytest pydantic"
 ).split()
 
 PERMISSIVE = re.compile(r"\b(MIT|BSD|Apache|PSF|Python Software Foundation|ISC|0BSD)\b", re.I)
