@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from deodar.checkpoint.engram import DEAD, hash_rows
 from deodar.checkpoint.loader import Checkpoint
@@ -24,6 +25,9 @@ from deodar.model.layers import rms_norm
 from deodar.model.numerics import NumericsName, numerics
 from deodar.model.rope import RopeTables
 from deodar.model.state import State, new_state
+
+ROWS_AT_ONCE = 512
+"""Longer inputs run in pieces of this many tokens, so that memory grows with the length only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,23 @@ class ForwardResult:
     taps: Tensor
     engram_rows: dict[int, np.ndarray]
     magnitudes: Tensor
+
+
+def joined(results: Sequence[ForwardResult]) -> ForwardResult:
+    """One result of consecutive calls on the same sequence."""
+    candidates = [r.candidates for r in results if r.candidates is not None]
+    first = results[0]
+    return ForwardResult(
+        logits=torch.cat([r.logits for r in results]),
+        chosen={layer: torch.cat([r.chosen[layer] for r in results]) for layer in first.chosen},
+        candidates=torch.cat(candidates) if candidates else None,
+        taps=torch.cat([r.taps for r in results]),
+        engram_rows={
+            layer: np.concatenate([r.engram_rows[layer] for r in results])
+            for layer in first.engram_rows
+        },
+        magnitudes=torch.cat([r.magnitudes for r in results], dim=1),
+    )
 
 
 class Reference:
@@ -87,9 +108,24 @@ class Reference:
         image_mask: which tokens lie in an image span (None: none); their embeddings are those of
         their ids. hide_memory: attend to the window only (the memory is still written), to
         measure what the memory is worth. RequestError if an id is outside the vocabulary, if ids
-        is empty or longer than the context, or if the mask has another length.
+        is empty or longer than the context, or if the mask has another length; `state` is then as
+        it was.
         """
         self._check(ids, image_mask, state.length)
+        results = []
+        for start in range(0, len(ids), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            mask = None if image_mask is None else image_mask[rows]
+            results.append(self._forward_rows(ids[rows], state, mask, hide_memory))
+        return results[0] if len(results) == 1 else joined(results)
+
+    def _forward_rows(
+        self,
+        ids: Sequence[int],
+        state: State,
+        image_mask: Sequence[bool] | None,
+        hide_memory: bool,
+    ) -> ForwardResult:
         config, numbers = self.config, self.numerics
         call = self._begin(ids, state, image_mask, hide_memory)
         stream = self.embed[torch.tensor(ids)][:, None, :].repeat(1, config.hc_mult, 1)
@@ -104,7 +140,7 @@ class Reference:
         taps = torch.cat([stream.new_zeros(len(ids), 0), *call.taps], dim=-1)
         self._advance(state, call.compressed, taps)
         return ForwardResult(
-            logits=h @ self.head.T,
+            logits=F.linear(h, self.head),
             chosen=call.chosen,
             candidates=call.candidates,
             taps=taps,
