@@ -114,7 +114,18 @@ def test_held_out_text_ships() -> None:
 def test_command_writes_numbers(tiny_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "numbers.json"
     code = main(
-        ["eval", str(tiny_path), "--quick", "--threads", "1", "--only", "sums", "--out", str(out)]
+        [
+            "eval",
+            "--model",
+            str(tiny_path),
+            "--quick",
+            "--threads",
+            "1",
+            "--only",
+            "sums",
+            "--out",
+            str(out),
+        ]
     )
     assert code == 0
     numbers = json.loads(out.read_text())
@@ -123,7 +134,7 @@ def test_command_writes_numbers(tiny_path: Path, tmp_path: Path) -> None:
 
 
 def test_command_refuses_unknown_suites(tiny_path: Path, capsys) -> None:
-    assert main(["eval", str(tiny_path), "--only", "poetry"]) == 2
+    assert main(["eval", "--model", str(tiny_path), "--only", "poetry"]) == 2
     assert "poetry" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""`deodar eval CHECKPOINT`: measure what a checkpoint can do and print the table."""
+"""`deodar eval`: measure what a checkpoint can do and print the table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = "measure what a checkpoint can do"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "checkpoint", nargs="?", default=SEEDLING, help=f"folder or known name (default {SEEDLING})"
+        "--model", default=SEEDLING, help=f"folder or known name (default {SEEDLING})"
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the cases")
     parser.add_argument(

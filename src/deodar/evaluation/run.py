@@ -26,16 +26,16 @@ Results = dict[str, Any]
 
 
 def run_eval(args: argparse.Namespace) -> int:
-    """Evaluate `args.checkpoint`; `quick`, `only` (suites), `threads`, `out` (path or None)."""
+    """Evaluate `args.model`; `quick`, `only` (suites), `threads`, `out` (path or None)."""
     names = args.only or list(SUITES)
     unknown = [name for name in names if name not in SUITES]
     if unknown:
         raise RequestError(f"--only names {unknown[0]!r}, must be among {', '.join(SUITES)}")
     console = Console()
-    folder = resolve_model(args.checkpoint)
+    folder = resolve_model(args.model)
     started = time.monotonic()
     subject = Subject(folder, threads=args.threads)
-    results: Results = {"model": args.checkpoint, "numerics": "kv", "quick": args.quick}
+    results: Results = {"model": args.model, "numerics": "kv", "quick": args.quick}
     columns = (TextColumn("{task.description:<18}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         for name in names:
@@ -46,7 +46,7 @@ def run_eval(args: argparse.Namespace) -> int:
             results["seconds"] = round(time.monotonic() - started, 1)
             if args.out is not None:
                 write(args.out, results)
-    table = Table("measure", "value", "of", title=f"{args.checkpoint} ({results['seconds']} s)")
+    table = Table("measure", "value", "of", title=f"{args.model} ({results['seconds']} s)")
     for row in rows(results):
         table.add_row(*row)
     console.print(table)
