@@ -80,7 +80,7 @@ def retrieval(subject: Subject, quick: bool, advance: Advance) -> Numbers:
         )
     on: dict[int, list[bool]] = {d: [] for d in DISTANCES}
     off: dict[int, list[bool]] = {d: [] for d in DISTANCES}
-    for number in range(1 if quick else 6):
+    for number in range(1 if quick else 10):
         ids, asked = retrieval_conversation(subject.tokenizer, random.Random(SEED + number))
         for hidden, table in ((False, on), (True, off)):
             _, hits = subject.score(ids, hide_memory=hidden)
@@ -266,7 +266,7 @@ def long_copy(rng: random.Random, side: Any) -> Task:
 SUITES: dict[str, tuple[str, Suite, int, int]] = {
     # name: (what the progress bar says, suite, steps when quick, steps else)
     "bits": ("bits per byte", bits_per_byte, 12_000, 88_000),
-    "retrieval": ("retrieval", retrieval, 16_400, 98_000),
+    "retrieval": ("retrieval", retrieval, 8_100, 81_000),
     "tools": ("tool calls", tool_calls, 16, 80),
     "json": ("JSON answers", json_answers, 16, 64),
     "sums": ("two-digit sums", sums, 16, 100),
