@@ -5,16 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+from small_tokenizer import small_definition
 
 from deodar.text.tokenizer import Tokenizer
 
-GOLDEN = Path(__file__).parent / "golden"
 # The public V4 vocabulary differs from V4.1's in the spelling of these two ids.
 RENAMED = {128799: "<｜System｜>", 129264: "<｜deepseek_image｜>"}
-
-
-def golden_cases(name):
-    return json.loads((GOLDEN / name).read_text(encoding="utf-8"))["cases"]
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +28,13 @@ def real_definition():
 @pytest.fixture(scope="session")
 def tokenizer(real_definition):
     return Tokenizer(real_definition)
+
+
+@pytest.fixture(scope="session", name="small_definition")
+def small_definition_fixture():
+    return small_definition()
+
+
+@pytest.fixture(scope="session")
+def small_tokenizer(small_definition):
+    return Tokenizer(small_definition)

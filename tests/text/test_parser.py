@@ -6,7 +6,7 @@ import random
 
 import deepseek_recipe as recipe
 import pytest
-from conftest import golden_cases
+from golden_files import golden_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -41,18 +41,18 @@ def test_there_are_29_special_tokens_and_their_ids_are_those_of_the_vocabulary(t
 
 
 @pytest.mark.parametrize("name", ["<think>", "｜DSML｜", "<｜System｜>"])
-def test_a_missing_special_token_is_refused_by_name(real_definition, name):
-    definition = copy.deepcopy(real_definition)
+def test_a_missing_special_token_is_refused_by_name(small_definition, name):
+    definition = copy.deepcopy(small_definition)
     definition["added_tokens"] = [t for t in definition["added_tokens"] if t["content"] != name]
     with pytest.raises(TokenizerError, match=name):
         Tokenizer(definition)
 
 
-def test_a_special_token_of_several_ids_is_refused_by_name(real_definition):
-    definition = copy.deepcopy(real_definition)
+def test_a_special_token_of_several_ids_is_refused_by_name(small_definition):
+    definition = copy.deepcopy(small_definition)
     token = next(t for t in definition["added_tokens"] if t["content"] == "<think>")
     token["single_word"] = True  # matches only between words
-    definition["added_tokens"].append({**token, "content": "<thi", "id": 129279})
+    definition["added_tokens"].append({**token, "content": "<thi", "id": 300})
     definition["added_tokens"].remove(token)
     with pytest.raises(TokenizerError, match="<think>"):
         Tokenizer(definition)
@@ -65,10 +65,11 @@ def test_a_file_that_is_no_tokenizer_is_one_clear_error(tmp_path, content):
         Tokenizer.from_folder(tmp_path)
 
 
-def test_a_missing_file_and_a_foreign_decoder_are_clear_errors(tmp_path, real_definition):
+def test_a_missing_file_and_a_foreign_decoder_are_clear_errors(tmp_path, small_definition):
     with pytest.raises(TokenizerError, match="No such file"):
         Tokenizer.from_folder(tmp_path)
-    foreign = {**real_definition, "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}}
+    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    foreign = {**small_definition, "decoder": decoder}
     (tmp_path / "tokenizer.json").write_text(json.dumps(foreign))
     with pytest.raises(TokenizerError, match="ByteLevel"):
         Tokenizer.from_folder(tmp_path)

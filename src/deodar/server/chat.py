@@ -181,10 +181,14 @@ async def _frames(
     reasoning = prepared.body.include_reasoning is not False
     try:
         step = await first
-        yield frame(head.chunk({"role": "assistant", "content": ""}, usage=running and step.usage))
+        yield head.delta_frame({"role": "assistant", "content": ""}, usage=running and step.usage)
         while True:
-            for delta in shapes.deltas(step.events, reasoning=reasoning):
-                yield frame(head.chunk(delta, usage=running and step.usage))
+            frames = [
+                head.delta_frame(delta, usage=running and step.usage)
+                for delta in shapes.deltas(step.events, reasoning=reasoning)
+            ]
+            if frames:
+                yield b"".join(frames)
             if step.finish is not None:
                 break
             step = await anext(steps)

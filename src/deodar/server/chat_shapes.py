@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from deodar import __version__
 from deodar.server.answer import AnswerUsage, Step
+from deodar.server.json import dump
 from deodar.text.events import (
     CallArguments,
     CallEnd,
@@ -25,18 +26,25 @@ from deodar.text.events import (
 FINGERPRINT = f"deodar-{__version__}"
 
 
+_AFTER_DELTA = b',"logprobs":null,"finish_reason":null}],"usage":'
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The fields that all chunks of one answer share."""
+    """The fields that all chunks of one answer share; `front`: a chunk's frame up to its delta."""
 
     id: str
     object: str
     created: int
     model: str
+    front: bytes
 
     @classmethod
     def of(cls, request_id: str, model: str, kind: str) -> Head:
-        return cls(request_id, kind, int(time.time()), model)
+        head = cls(request_id, kind, int(time.time()), model, b"")
+        fields = dump(head.fields())[:-1]
+        front = b"data: " + fields + b',"choices":[{"index":0,"delta":'
+        return replace(head, front=front)
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -47,12 +55,12 @@ class Head:
             "system_fingerprint": FINGERPRINT,
         }
 
-    def chunk(
+    def delta_frame(
         self, delta: dict[str, Any], *, usage: AnswerUsage | Literal[False] = False
-    ) -> dict[str, Any]:
-        """One delta chunk; with running usage if given."""
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
-        return self._with_usage({**self.fields(), "choices": [choice]}, usage)
+    ) -> bytes:
+        """The frame of one delta, with running usage if given; only the delta is encoded anew."""
+        count = dump(usage_body(usage)) if usage else b"null"
+        return self.front + dump(delta) + _AFTER_DELTA + count + b"}\n\n"
 
     def finish_chunk(
         self, step: Step, *, usage: AnswerUsage | Literal[False] = False
@@ -66,16 +74,12 @@ class Head:
             "stop_reason": step.stop_reason,
         }
         body = {**self.fields(), "choices": [choice], "seed": step.seed}
-        return self._with_usage(body, usage)
+        body["usage"] = usage_body(usage) if usage else None
+        return body
 
     def usage_chunk(self, usage: AnswerUsage) -> dict[str, Any]:
         """The separate usage chunk at the end of a stream."""
         return {**self.fields(), "choices": [], "usage": usage_body(usage)}
-
-    @staticmethod
-    def _with_usage(body: dict[str, Any], usage: AnswerUsage | Literal[False]) -> dict[str, Any]:
-        body["usage"] = usage_body(usage) if usage else None
-        return body
 
 
 def usage_body(usage: AnswerUsage) -> dict[str, Any]:

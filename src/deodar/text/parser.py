@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from deodar.text import tags
@@ -82,14 +82,25 @@ class Parser:
         """Whether `max_calls` calls are complete, so that nothing more is wanted."""
         return self._max_calls is not None and self.finished_calls >= self._max_calls
 
-    def push(self, pieces: Iterable[Piece]) -> list[Event]:
+    def push(self, pieces: Sequence[Piece]) -> list[Event]:
         """Events that are certain after these pieces, in order."""
+        if len(pieces) == 1 and self._is_plain(pieces[0]):
+            text = pieces[0].text
+            return [ReasoningText(text) if self.state == "reasoning" else ContentText(text)]
         for piece in pieces:
             if piece.special:
                 self._buffer += tags.INNER.get(piece.text, "")
             else:
                 self._buffer += piece.text
         return self._drain(final=False)
+
+    def _is_plain(self, piece: Piece) -> bool:
+        """Text in the middle of free text that means nothing: most tokens, so it is quick."""
+        return (
+            self.state in ("reasoning", "answer")
+            and not (piece.special or self._buffer or self._trim or self._stop.active)
+            and not tags.held_tail(piece.text, newlines=True)
+        )
 
     def finish(self, *, cut: bool) -> list[Event]:
         """The rest. cut: the engine stopped the model (P8); else missing closes are repaired."""

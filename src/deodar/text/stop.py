@@ -17,6 +17,7 @@ class StopMatcher:
         self._include = include
         self._held = ""
         self.match: str | None = None
+        self.active = bool(self._stop)
 
     def push(self, text: str) -> str:
         """The text that may be shown now; nothing after a match."""
