@@ -6,6 +6,8 @@ keys is padded to 16 with weight 0, so nothing depends on how the row came to be
 
 from __future__ import annotations
 
+import numpy as np
+
 from deodar.kernels.cpu.elementary import F32, LANES, copy, exp, keep_apart, rotate_back
 from deodar.kernels.cpu.jit import part
 from deodar.kernels.cpu.layout import KEY_TILE, ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED
@@ -56,7 +58,7 @@ def score_entries(m, index_keys, query, weight, scores):
     dots = m.dots[: heads * KEY_TILE].reshape(heads, KEY_TILE)
     for start in range(0, scores.size, KEY_TILE):
         tile = index_keys[start // KEY_TILE]
-        matmul_plain(query, tile.reshape(tile.size), KEY_TILE, dots)
+        matmul_plain(query, tile.reshape(tile.size), np.int64(KEY_TILE), dots)
         part = scores[start : start + KEY_TILE]
         part[:] = _ZERO
         for h in range(heads):
