@@ -43,10 +43,7 @@ def sample(
 
 @entry
 def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
-    best = np.int64(0)  # not the literal 0, for which numba would compile everything again
-    for i in range(z.size):
-        if z[i] > z[best]:
-            best = i
+    best = _arg_max(z)
     parts = np.empty(z.size, np.float32)
     for i in range(z.size):
         parts[i] = exp(z[i] - z[best])
@@ -56,6 +53,15 @@ def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
         kept = _kept(z, best, temperature, top_k, top_p, min_p, parts)
         token = _noisy_best(z, best, kept, temperature, seed, choice, index)
     return token, (np.float64(z[token]) - np.float64(z[best])) - normalizer
+
+
+@part
+def _arg_max(z):
+    best = 0
+    for i in range(z.size):
+        if z[i] > z[best]:
+            best = i
+    return best
 
 
 @part
@@ -75,7 +81,7 @@ def _kept(z, best, temperature, top_k, top_p, min_p, parts):
     if top_p < 1.0:  # all tokens below this weigh too little together to belong to the run
         floor = max(floor, (1.0 - top_p) * total / z.size)
     ids = np.empty(z.size, np.int64)
-    count = 0
+    count = np.int64(0)  # a literal 0 would make numba compile what follows once more
     for i in range(z.size):
         if parts[i] >= floor and (z[best] - z[i]) / temperature < _NEGLIGIBLE:
             ids[count] = i
