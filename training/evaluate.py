@@ -61,7 +61,7 @@ class Exam:
     def all(self, t: int, mode: Mode) -> dict[str, float]:
         """Everything that fits the length t."""
         out = self.text("val_prose", t, mode) | self.text("val_code", t, mode)
-        for d in (128, 512, 2000, 4000, 7500):
+        for d in (300, 512, 2000, 4000, 7500):  # at least the span of the eight needles
             if d + 300 <= t:
                 out[f"needle_{d}"] = self.needle(t, d, mode)
         if t >= 2048:
@@ -79,11 +79,11 @@ class Exam:
         for kind in ("val_prose", "val_code", "val_chat", "copy", "needle"):
             rows = self.data.make(kind, self.tokens // t, t)
             _, _, _, trace = self.run(rows, t, mode)
-            weight = rows[1].clone()
-            weight[:, -8:] = 0
+            weight = rows[1]
             if kind in ("val_chat", "copy"):
                 weight = weight * (weight >= 0.45)
             weight = torch.roll(weight, -1, 1)  # the first draft is what comes after y
+            weight[:, -8:] = 0
             at = torch.multinomial(weight.flatten().clamp_min(0), anchors, replacement=True)
             tokens = rows[0][:, :-1].contiguous()
             _, hit, sure = head.lesson(tokens, trace, at, mode.rounding)

@@ -410,8 +410,12 @@ class Trace:
 class Backbone:
     """Parameters, tables and the loop over layers (3.2)."""
 
-    def __init__(self, s: Shape, token_map: np.ndarray, device: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self, s: Shape, token_map: np.ndarray, device: str, dtype: torch.dtype,
+        *, fast: bool | None = None,
+    ) -> None:  # fmt: skip
         self.s, self.device, self.dtype = s, device, dtype
+        self.fast = fast = device == "cuda" if fast is None else fast
         top, layers = new_params(s)
         self.top = {k: v.to(device) for k, v in top.items()}
         self.layers = [{k: v.to(device) for k, v in p.items()} for p in layers]
@@ -420,7 +424,6 @@ class Backbone:
         self.primes = {k: torch.as_tensor(v, device=device) for k, v in s.primes().items()}
         self._tables: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
         self._masks: dict[tuple[int, int, int, int], BlockMask | Tensor] = {}
-        fast = device == "cuda"
         wrap: Callable = (lambda f: torch.compile(f, dynamic=False)) if fast else (lambda f: f)
         self.attention_in, self.compress = wrap(attention_in), wrap(compress)
         self.attend = wrap(attend) if fast else attend_plain
@@ -452,10 +455,10 @@ class Backbone:
                 return near | seen
 
             keys = t + (t // ratio if ratio else 0)
-            if self.device == "cuda":
+            if self.fast:
                 made = create_block_mask(rule, b, None, t, keys, device="cuda")
             else:
-                i = [torch.arange(n) for n in (b, t, keys)]
+                i = [torch.arange(n, device=self.device) for n in (b, t, keys)]
                 made = rule(i[0][:, None, None], i[0], i[1][:, None], i[2])
                 made = made.expand(b, t, keys)
             self._masks[key] = made
@@ -584,7 +587,8 @@ class Memory:
         index = index.unflatten(0, (self.b, -1))
         dots = torch.einsum("bshd,bed->bshe", query, index).relu()
         score = torch.einsum("bshe,bsh->bse", dots.float(), w)
-        self.seen = torch.arange(index.shape[1], device=at.device) < ((at + 1) // self.ratio)[:, None]
+        entry = torch.arange(index.shape[1], device=at.device)
+        self.seen = entry < ((at + 1) // self.ratio)[:, None]
         self.score = score.masked_fill(~self.seen, -1e30)
         self.student = torch.log_softmax(self.score, -1)
         self.teacher = torch.zeros_like(self.student)

@@ -60,7 +60,8 @@ class Data:
         self.device = device
         self.gen = torch.Generator(device=device).manual_seed(seed)
         self.meta = json.loads((folder / "meta.json").read_text())
-        self.streams = {}
+        self.streams: dict[str, Stream] = {}
+        self.fitting: dict[tuple[str, int], Tensor] = {}
         names = {"prose": "text_prose", "code": "text_code", "tech": "text_tech", "chat": "chat",
                  "long": "long", "val_prose": "val_prose", "val_code": "val_code",
                  "val_chat": "val_chat"}  # fmt: skip
@@ -96,10 +97,17 @@ class Data:
         return s[at].long(), torch.ones(n, t, device=self.device)
 
     def samples(self, kind: str, n: int, t: int) -> tuple[Tensor, Tensor]:
-        """Rows that begin at a sample's BOS and run over the following samples."""
+        """Rows that begin at a sample's BOS and run over the following samples.
+
+        Only samples that fit the row begin one: the answers of long samples are at their ends.
+        """
         s = self.streams[kind]
         assert s.classes is not None
-        begin = s.starts[self._ints(s.starts.shape[0], n)]
+        if (kind, t) not in self.fitting:
+            size = torch.diff(s.starts, append=s.starts.new_tensor([s.tokens.shape[0]]))
+            self.fitting[kind, t] = s.starts[size <= t + 1]
+        starts = self.fitting[kind, t]
+        begin = starts[self._ints(starts.shape[0], n)]
         at = (begin[:, None] + torch.arange(t + 1, device=self.device)) % s.tokens.shape[0]
         return s.tokens[at].long(), self.class_weight[s.classes[at[:, 1:]]]
 
@@ -118,7 +126,8 @@ class Data:
         late = self._rand(n, 1) < 0.5  # in these rows all questions come in the second half
         count = t // size
         source = torch.where(late | (self._rand(n, slots) < 0.5), far, near)
-        source = torch.where(late & (i > count // 2), far.remainder(count.clamp_min(2) // 2), source)
+        early = far.remainder(count.clamp_min(2) // 2)
+        source = torch.where(late & (i > count // 2), early, source)
         ask = torch.where(late, i > count // 2, self._rand(n, slots) < 0.5) & (i > 0)
         root = torch.where(ask, source.clamp_min(0), i)
         for _ in range(14):

@@ -41,16 +41,18 @@ class Plan:
     adapt_lengths: tuple[int, ...] = (2048, 8192, 4096, 8192)
     indexer_positions: int = 48
     exams: bool = True
+    least: int = 1  # steps at each length, whatever the clock says
+    every: int = 20  # steps between two lines of the log
 
 
 PLANS = {
     "full": Plan(
-        dense=((512, 60), (2048, 230), (4096, 210), (8192, 140)),
-        indexer=((4096, 25), (8192, 35)), adapt=330, draft=210,
+        dense=((512, 60), (2048, 110), (2048, 90), (4096, 90), (4096, 90), (8192, 130)),
+        indexer=((4096, 20), (8192, 30)), adapt=290, draft=170,
     ),
-    "smoke": Plan(
-        dense=((512, 16), (2048, 8)), indexer=((2048, 4),), adapt=10, draft=6,
-        adapt_lengths=(2048,),
+    "smoke": Plan(  # compiles every form that "full" uses, and times it
+        dense=((512, 14), (2048, 0), (4096, 0), (8192, 0)), indexer=((8192, 0),), adapt=0,
+        draft=0, adapt_lengths=(2048, 4096, 8192), exams=False, least=7, every=3,
     ),
     "tiny": Plan(
         dense=((512, 1),), indexer=((512, 1),), adapt=1, draft=1, adapt_lengths=(512,),
@@ -76,6 +78,7 @@ class Trainer:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.clock = args, Clock()
+        self.newer = False
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
         self.plan: Plan = PLANS[args.plan]
@@ -136,6 +139,15 @@ class Trainer:
         self.draft.top = {k: leaf(v) for k, v in raw["draft_top"].items()}
         self.draft.blocks = [{k: leaf(v) for k, v in p.items()} for p in raw["draft"]]
 
+    def refresh(self) -> None:
+        """Take a larger data set that arrived after the start, if there is one."""
+        newer = Path(f"{self.args.data}-newer")
+        if (newer / "ready").exists() and not self.newer:
+            self.newer = True
+            self.data = Data(newer, self.device)
+            self.exam.data = self.data
+            self.log({"event": "newer data", "counts": self.data.meta["counts"]})
+
     def examine(self, label: str, t: int, mode: Mode) -> None:
         """Log an evaluation."""
         if self.plan.exams:
@@ -146,8 +158,7 @@ class Trainer:
 
     # ------------------------------------------------------------ one step
 
-    def step(self, t: int, mode: Mode, factor: float, *, index_factor: float = 0.0,
-             every: int = 20) -> None:  # fmt: skip
+    def step(self, t: int, mode: Mode, factor: float, *, index_factor: float = 0.0) -> None:
         """One optimizer step at length t; factor scales the rates, 0 freezes the backbone."""
         b = self.total // t
         mix = SHORT_MIX if t <= 512 else MIDDLE_MIX if t <= 2048 else LONG_MIX
@@ -168,12 +179,12 @@ class Trainer:
         balance(self.net.layers, trace.loads, factor)
         self.clock.steps += 1
         self.clock.tokens += self.total
-        if self.clock.steps % every == 0:
+        if self.clock.steps % self.plan.every == 0:
             self.report(t, batch, each, hit, loss, norm, trace)
         elif self.clock.steps % 5 == 0 and self.device == "cuda":
             torch.cuda.synchronize()
 
-    def report(self, t, batch, each, hit, loss, norm, trace) -> None:  # noqa: ANN001
+    def report(self, t, batch, each, hit, loss, norm, trace) -> None:
         """Log loss and accuracy on answer tokens by kind of row."""
         weight = batch.weight
         record: dict = {"T": t, "loss": round(float(loss), 4), "norm": round(float(norm), 3)}
@@ -198,8 +209,10 @@ class Trainer:
         begin, upto = self.clock.now(), 0.0
         first = self.clock.steps
         for t, seconds in self.plan.dense:
+            self.refresh()
             upto += seconds
-            while (done := self.clock.now() - begin) < upto:
+            until = self.clock.steps + self.plan.least
+            while (done := self.clock.now() - begin) < upto or self.clock.steps < until:
                 warm = min(1.0, (self.clock.steps - first + 1) / WARMUP)
                 self.step(t, Mode(), warm * decay(done / total, 0.5, 0.03))
             self.examine("dense", t, Mode())
@@ -211,8 +224,9 @@ class Trainer:
         total = sum(sec for _, sec in self.plan.indexer)
         for t, seconds in self.plan.indexer:
             upto += seconds
-            while (done := self.clock.now() - begin) < upto:
-                self.step(t, Mode(), 0.0, index_factor=decay(done / total, 0.6, 0.2))
+            until = self.clock.steps + self.plan.least
+            while (done := self.clock.now() - begin) < upto or self.clock.steps < until:
+                self.step(t, Mode(), 0.0, index_factor=decay(done / max(1, total), 0.6, 0.2))
         self.save("indexer")
         self.examine("plain rounding and hard choice", self.plan.indexer[-1][0],
                      Mode(SERVED, sparse=True))  # fmt: skip
@@ -223,11 +237,11 @@ class Trainer:
         self.opt.momentum.clear()
         mode, saved, n = Mode(SERVED, sparse=True), 0.0, 0
         first = self.clock.steps
-        while (done := self.clock.now() - begin) < self.plan.adapt:
+        while (done := self.clock.now() - begin) < self.plan.adapt or n < self.plan.least:
             t = self.plan.adapt_lengths[n % len(self.plan.adapt_lengths)]
             n += 1
             warm = min(1.0, (self.clock.steps - first + 1) / 20)
-            factor = warm * 0.2 * decay(done / self.plan.adapt, 0.4, 0.03)
+            factor = warm * 0.2 * decay(done / max(1, self.plan.adapt), 0.4, 0.03)
             self.step(t, mode, factor, index_factor=0.3 * factor / 0.2)
             if done - saved > 120:
                 saved = done
@@ -241,22 +255,21 @@ class Trainer:
         self.opt = Optimizer(named_parameters(self.draft.top, *self.draft.blocks))
         b, anchors = self.total // t, min(ANCHORS, self.total // 8)
         begin, n, saved = self.clock.now(), 0, 0.0
-        while (done := self.clock.now() - begin) < self.plan.draft:
+        while (done := self.clock.now() - begin) < self.plan.draft or n < self.plan.least:
             batch = self.data.batch(b, t, MIDDLE_MIX)
             trace = self.net.forward(batch.tokens, mode._replace(hidden_rows=hidden_rows(b)))
-            chance = (batch.weight + 0.05).clone()
+            chance = torch.roll(batch.weight + 0.05, -1, 1)
             chance[:, -8:] = 0
-            chance = torch.roll(chance, -1, 1)
             at = torch.multinomial(chance.flatten(), anchors)
             loss, hit, sure = self.draft.lesson(batch.tokens, trace, at, mode.rounding)
             loss.backward()
             clear(self.net)
-            factor = min(1.0, (n + 1) / 40) * decay(done / self.plan.draft, 0.5, 0.03)
+            factor = min(1.0, (n + 1) / 40) * decay(done / max(1, self.plan.draft), 0.5, 0.03)
             norm = self.opt.step(factor, 0.0)
             balance(self.draft.blocks, self.draft.loads, factor)
             n += 1
             self.clock.steps += 1
-            if n % 20 == 0:
+            if n % self.plan.every == 0:
                 self.log({"draft_loss": round(float(loss), 4), "norm": round(float(norm), 3),
                           "hits": [round(float(v), 3) for v in hit.float().mean(0)],
                           "sure": round(float(sure.float().mean()), 3)})  # fmt: skip
