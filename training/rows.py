@@ -8,7 +8,7 @@ and therefore hold only copying within the window, so that the window learns to 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,10 @@ SHORT_MIX: Mix = {"prose": 0.13, "code": 0.06, "tech": 0.06, "chat": 0.25, "kv":
                   "needle": 0.10, "copy": 0.15}  # fmt: skip
 MIDDLE_MIX: Mix = {"prose": 0.14, "code": 0.06, "tech": 0.06, "chat": 0.29, "long": 0.10,
                    "kv": 0.11, "needle": 0.18, "copy": 0.06}  # fmt: skip
+SERVED_MIX: Mix = {"prose": 0.07, "code": 0.09, "tech": 0.12, "chat": 0.27, "long": 0.16,
+                   "kv": 0.08, "needle": 0.18, "copy": 0.03}  # fmt: skip
+DRAFT_MIX: Mix = {"prose": 0.15, "code": 0.12, "tech": 0.15, "chat": 0.40, "long": 0.08,
+                  "needle": 0.04, "copy": 0.06}  # fmt: skip
 LONG_MIX: Mix = {"prose": 0.13, "code": 0.06, "tech": 0.06, "chat": 0.26, "long": 0.19, "kv": 0.09,
                  "needle": 0.15, "copy": 0.06}  # fmt: skip
 
@@ -156,15 +160,32 @@ class Data:
         return torch.cat([self.text("prose", n - half, t)[0], self.text("tech", half, t)[0]])
 
     def needle(self, n: int, t: int) -> tuple[Tensor, Tensor]:
-        """Text with needles `m1 k1 k2 m2 v1 v2 v3`, each written once and asked once later."""
-        cells = t // CELL
-        pairs = max(1, cells // 4)
-        order = self._rand(n, cells).argsort(1)[:, : 2 * pairs].unflatten(1, (pairs, 2))
-        jitter = self._ints(CELL - NEEDLE - 1, n, pairs, 2) + 1
-        return self._write_needles(self.background(n, t), order.sort(-1).values * CELL + jitter)
+        """Text with needles `m1 k1 k2 m2 v1 v2 v3`, each written once and asked once later.
 
-    def _write_needles(self, tokens: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Write needles at place [n, pairs, 2] (source, question); weight 2 on asked values."""
+        Half of the rows hold many needles, half hold eight that lie far from their questions.
+        """
+        cells, many = t // CELL, n // 2
+        pairs = max(1, cells // 4)
+        order = self._rand(many, cells).argsort(1)[:, : 2 * pairs].unflatten(1, (pairs, 2))
+        dense = self._write_needles(
+            self.background(many, t), self._places(order.sort(-1).values), 0.4, 2.0
+        )
+        half, few = cells // 2, min(8, cells // 2)
+        source = self._rand(n - many, half).argsort(1)[:, :few]
+        asked = half + self._rand(n - many, cells - half).argsort(1)[:, :few]
+        far = self._write_needles(
+            self.background(n - many, t), self._places(torch.stack([source, asked], -1)), 0.2, 6.0
+        )
+        return torch.cat([dense[0], far[0]]), torch.cat([dense[1], far[1]])
+
+    def _places(self, cells: Tensor) -> Tensor:
+        """A random place inside each cell."""
+        return cells * CELL + 1 + self._ints(CELL - NEEDLE - 1, *cells.shape)
+
+    def _write_needles(
+        self, tokens: Tensor, place: Tensor, text_weight: float, value_weight: float
+    ) -> tuple[Tensor, Tensor]:
+        """Write needles at place [n, pairs, 2] (source, question) into tokens [n, T+1]."""
         n, pairs, _ = place.shape
         marks = self._words(n, 1, 2).expand(-1, pairs, -1)
         words = self._words(n, pairs, 5)
@@ -172,9 +193,9 @@ class Data:
         at = place[..., None] + torch.arange(NEEDLE, device=self.device)
         tokens = tokens.clone()
         tokens.scatter_(1, at.flatten(1), text[:, :, None].expand(-1, -1, 2, -1).flatten(1))
-        weight = torch.full(tokens.shape, 0.4, device=self.device)
+        weight = torch.full(tokens.shape, text_weight, device=self.device)
         each = torch.zeros(2, NEEDLE, device=self.device)
-        each[1, 4:] = 2.0
+        each[1, 4:] = value_weight
         weight.scatter_(1, at.flatten(1), each.expand(n, pairs, -1, -1).flatten(1))
         return tokens, weight[:, 1:]
 
@@ -183,7 +204,7 @@ class Data:
         base = t - distance - 8 * CELL - NEEDLE
         first = base + CELL * torch.arange(8, device=self.device).expand(n, -1)
         tokens, weight = self._write_needles(
-            self.background(n, t), torch.stack([first, first + distance], -1)
+            self.background(n, t), torch.stack([first, first + distance], -1), 0.4, 2.0
         )
         return tokens, (weight > 1).float()
 
@@ -214,8 +235,12 @@ class Data:
             return getattr(self, kind)(n, t)
         return self.text(kind, n, t)
 
-    def batch(self, b: int, t: int, mix: Mix) -> Batch:
-        """A batch of b rows; shares of `mix` are kept on average by a random rounding."""
+    def batch(self, b: int, t: int, mix: Mix, *, noise: float = 0.0) -> Batch:
+        """A batch of b rows; shares of `mix` are kept on average by a random rounding.
+
+        noise: the largest share of input tokens of a prose row that random words replace (what is
+        predicted stays the text). Prose is the smallest file and would be learned by heart.
+        """
         counts = {"near": hidden_rows(b)}
         free = b - counts["near"]
         names = list(mix)
@@ -227,7 +252,13 @@ class Data:
             counts[name] = upto - last
             last = upto
         made = [(k, self.make(k, c, t)) for k, c in counts.items() if c > 0]
-        return join(made, self.device)
+        made_batch = join(made, self.device)
+        if noise == 0:
+            return made_batch
+        rate = self._rand(b, 1) * noise * (made_batch.kind == 0)[:, None]
+        swap = self._rand(b, t) < rate
+        tokens = torch.where(swap, self._words(b, t), made_batch.tokens)
+        return replace(made_batch, tokens=tokens)
 
 
 def join(made: list[tuple[str, tuple[Tensor, Tensor]]], device: str) -> Batch:

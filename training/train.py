@@ -17,17 +17,19 @@ import numpy as np
 import torch
 from draft import DraftHead
 from evaluate import Exam
-from export import released_tensors, save_checkpoint
+from export import load_params, released_tensors, save_checkpoint
 from model import HEAD_NAMES, Backbone, Mode, part
 from optim import Optimizer, named_parameters
 from quant import SERVED
-from rows import KINDS, LONG_MIX, MIDDLE_MIX, SHORT_MIX, Data, hidden_rows
+from rows import DRAFT_MIX, KINDS, LONG_MIX, MIDDLE_MIX, SERVED_MIX, SHORT_MIX, Data, hidden_rows
+from safetensors.torch import load_file
 from shape import shape_from_config
 
 HERE = Path(__file__).parent
 TOKENS = 131072
 ANCHORS = 16384
 WARMUP = 60
+ADAPT = 0.3  # rates of the served-form phase as a part of the peak rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,18 @@ class Plan:
     exams: bool = True
     least: int = 1  # steps at each length, whatever the clock says
     every: int = 20  # steps between two lines of the log
+    finish: float = 0.0  # if set, adapt and draft share what is left until this second
+    states: bool = True  # keep raw states to resume from
 
 
 PLANS = {
     "full": Plan(
         dense=((512, 60), (2048, 110), (2048, 90), (4096, 90), (4096, 90), (8192, 130)),
-        indexer=((4096, 20), (8192, 30)), adapt=290, draft=170,
+        indexer=((4096, 20), (8192, 30)), adapt=295, draft=180,
+    ),
+    "second": Plan(  # from the exported dense weights: everything after the dense phase
+        dense=(), indexer=((8192, 42),), adapt=270, draft=155, adapt_lengths=(8192, 2048, 8192),
+        least=90, finish=492, states=False,
     ),
     "smoke": Plan(  # compiles every form that "full" uses, and times it
         dense=((512, 14), (2048, 0), (4096, 0), (8192, 0)), indexer=((8192, 0),), adapt=0,
@@ -122,7 +130,7 @@ class Trainer:
         (fresh / "phase.txt").write_text(phase + "\n")
         shutil.rmtree(self.out / "ckpt", ignore_errors=True)
         fresh.rename(self.out / "ckpt")
-        if state:
+        if state and self.plan.states:
             raw = {"top": self.net.top, "layers": self.net.layers, "draft_top": draft.top,
                    "draft": draft.blocks, "phase": phase}  # fmt: skip
             torch.save(raw, self.out / "state.new")
@@ -131,13 +139,19 @@ class Trainer:
         self.log({"event": "saved", "phase": phase, "files": files, "took": took})
 
     def load_state(self, path: Path) -> None:
-        """Parameters of an earlier run (optimizer state starts fresh)."""
+        """Parameters of an earlier run, from a raw state or from an exported backbone."""
+        if path.suffix == ".safetensors":
+            tensors = load_file(path)
+            load_params(tensors.__getitem__, tensors.__contains__, self.net.s, self.net.top,
+                        self.net.layers, None, [])  # fmt: skip
+            self.net.top = {k: v.to(self.device) for k, v in self.net.top.items()}
+            self.net.layers = [
+                {k: v.to(self.device) for k, v in p.items()} for p in self.net.layers
+            ]
+            return
         raw = torch.load(path, map_location=self.device)
-        leaf = {True: lambda v: v.detach(), False: lambda v: v}[True]
-        self.net.top = {k: leaf(v) for k, v in raw["top"].items()}
-        self.net.layers = [{k: leaf(v) for k, v in p.items()} for p in raw["layers"]]
-        self.draft.top = {k: leaf(v) for k, v in raw["draft_top"].items()}
-        self.draft.blocks = [{k: leaf(v) for k, v in p.items()} for p in raw["draft"]]
+        self.net.top, self.net.layers = raw["top"], raw["layers"]
+        self.draft.top, self.draft.blocks = raw["draft_top"], raw["draft"]
 
     def refresh(self) -> None:
         """Take a larger data set that arrived after the start, if there is one."""
@@ -162,7 +176,9 @@ class Trainer:
         """One optimizer step at length t; factor scales the rates, 0 freezes the backbone."""
         b = self.total // t
         mix = SHORT_MIX if t <= 512 else MIDDLE_MIX if t <= 2048 else LONG_MIX
-        batch = self.data.batch(b, t, mix)
+        if mode.rounding == SERVED:
+            mix = SERVED_MIX
+        batch = self.data.batch(b, t, mix, noise=0.25 if mix is SERVED_MIX else 0.0)
         kl_at = None
         if index_factor > 0:
             low = min(256, t // 4)
@@ -219,14 +235,14 @@ class Trainer:
             self.save(f"dense-{t}", state=t >= 2048)
 
     def indexer(self) -> None:
-        """Only the indexer learns, from the dense attention."""
+        """Only the indexer learns, from the dense attention (on rounded weights and keys)."""
         begin, upto = self.clock.now(), 0.0
         total = sum(sec for _, sec in self.plan.indexer)
         for t, seconds in self.plan.indexer:
             upto += seconds
             until = self.clock.steps + self.plan.least
             while (done := self.clock.now() - begin) < upto or self.clock.steps < until:
-                self.step(t, Mode(), 0.0, index_factor=decay(done / max(1, total), 0.6, 0.2))
+                self.step(t, Mode(SERVED), 0.0, index_factor=decay(done / max(1, total), 0.6, 0.2))
         self.save("indexer")
         self.examine("plain rounding and hard choice", self.plan.indexer[-1][0],
                      Mode(SERVED, sparse=True))  # fmt: skip
@@ -234,15 +250,16 @@ class Trainer:
     def adapt(self) -> None:
         """The served form: rounded weights, keys and inputs, hard choice; small rates."""
         begin = self.clock.now()
+        total = 0.63 * (self.plan.finish - begin) if self.plan.finish else self.plan.adapt
         self.opt.momentum.clear()
         mode, saved, n = Mode(SERVED, sparse=True), 0.0, 0
         first = self.clock.steps
-        while (done := self.clock.now() - begin) < self.plan.adapt or n < self.plan.least:
+        while (done := self.clock.now() - begin) < total or n < self.plan.least:
             t = self.plan.adapt_lengths[n % len(self.plan.adapt_lengths)]
             n += 1
             warm = min(1.0, (self.clock.steps - first + 1) / 20)
-            factor = warm * 0.2 * decay(done / max(1, self.plan.adapt), 0.4, 0.03)
-            self.step(t, mode, factor, index_factor=0.3 * factor / 0.2)
+            factor = warm * ADAPT * decay(done / max(1, total), 0.4, 0.03)
+            self.step(t, mode, factor, index_factor=0.3 * factor / ADAPT)
             if done - saved > 120:
                 saved = done
                 self.save("adapt (not finished)")
@@ -255,8 +272,9 @@ class Trainer:
         self.opt = Optimizer(named_parameters(self.draft.top, *self.draft.blocks))
         b, anchors = self.total // t, min(ANCHORS, self.total // 8)
         begin, n, saved = self.clock.now(), 0, 0.0
-        while (done := self.clock.now() - begin) < self.plan.draft or n < self.plan.least:
-            batch = self.data.batch(b, t, MIDDLE_MIX)
+        total = self.plan.finish - begin if self.plan.finish else self.plan.draft
+        while (done := self.clock.now() - begin) < total or n < self.plan.least:
+            batch = self.data.batch(b, t, DRAFT_MIX)
             trace = self.net.forward(batch.tokens, mode._replace(hidden_rows=hidden_rows(b)))
             chance = torch.roll(batch.weight + 0.05, -1, 1)
             chance[:, -8:] = 0
@@ -264,7 +282,7 @@ class Trainer:
             loss, hit, sure = self.draft.lesson(batch.tokens, trace, at, mode.rounding)
             loss.backward()
             clear(self.net)
-            factor = min(1.0, (n + 1) / 40) * decay(done / max(1, self.plan.draft), 0.5, 0.03)
+            factor = min(1.0, (n + 1) / 40) * decay(done / max(1, total), 0.5, 0.03)
             norm = self.opt.step(factor, 0.0)
             balance(self.draft.blocks, self.draft.loads, factor)
             n += 1
@@ -273,7 +291,7 @@ class Trainer:
                 self.log({"draft_loss": round(float(loss), 4), "norm": round(float(norm), 3),
                           "hits": [round(float(v), 3) for v in hit.float().mean(0)],
                           "sure": round(float(sure.float().mean()), 3)})  # fmt: skip
-            if done - saved > 80:
+            if done - saved > 60:
                 saved = done
                 self.save("draft (not finished)")
         self.save("draft")
