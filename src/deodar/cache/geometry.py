@@ -1,7 +1,7 @@
 """Sizes of everything a request keeps, in tokens and bytes, from the model's configuration.
 
-Called by the memory plan, the cache manager and the storage that allocates the pools. Pure integers.
-What must hold: the bytes a pool allocates are exactly what `Geometry` says, on every device.
+Called by the memory plan, the cache manager and the storage that allocates the pools. Integers
+only. What must hold: the bytes a pool allocates are what `Geometry` says, on every device.
 
     page   compressed entries and index keys of all sources for `page_tokens` tokens (shared)
     slot   window rings of every layer, unpaired compressor rows, n-gram history (one sequence)

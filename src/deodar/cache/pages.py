@@ -1,8 +1,8 @@
 """Pages: fixed units of cache storage, as integers.
 
 Called by the prefix tree and the cache manager only. A page is free, held (some lease reads or
-writes it) or idle (nobody holds it, the prefix tree still lists it, so it may be evicted). What must
-hold: free + idle + held = total after every call.
+writes it) or idle (nobody holds it, the prefix tree still lists it, so it may be evicted). What
+must hold: free + idle + held = total after every call.
 """
 
 from __future__ import annotations

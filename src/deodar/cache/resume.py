@@ -62,7 +62,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A snapshot that a prompt could start from: every ring of its layers is exact at `position`."""
+    """A snapshot that a prompt could start from: its layers' rings are exact at `position`."""
 
     kind: SnapshotKind
     position: int
