@@ -31,7 +31,7 @@ def ran_rows(resume: Resume, layer: int) -> set[int]:
 def simulate(plan: LayerPlan, resume: Resume, saved: Saved | None) -> Flow:
     n, hit, window = resume.prompt_tokens, resume.hit_tokens, plan.window_tokens
     ratios = dict(plan.writers)
-    inputs = [True] * n
+    inputs = [p >= resume.first_row for p in range(n)]
     outputs: list[list[bool]] = []
     keys: list[list[bool]] = []
     entries: dict[int, list[bool]] = {}

@@ -58,6 +58,7 @@ def test_released_halo() -> None:
     keyed = [hit - (start - 127) + 1 for start in starts]
     assert sum(keyed) == 26_690
     assert max(keyed) == 2541
+    assert hit - resume.first_row == 2540
 
 
 def test_released_halo_reaches_below_the_hit_for_a_short_suffix() -> None:
@@ -65,7 +66,7 @@ def test_released_halo_reaches_below_the_hit_for_a_short_suffix() -> None:
     need = 20_050 - 2541
     assert resume.layer_starts[19] == need
     assert resume.layer_starts[0] == need - 127 * 19
-    assert resume.replayed_tokens == 20_000 - (need - 127 * 19)
+    assert resume.replayed_tokens == 20_000 - (need - 127 * 20)
 
 
 @pytest.mark.parametrize(("position", "usable"), [(7459, True), (7460, False)])
@@ -207,8 +208,8 @@ def cases(draw: st.DrawFn) -> tuple[LayerPlan, dict[str, object], Saved | None]:
 
 
 def one_row_less(resume: Resume) -> list[Resume]:
-    """Every way to leave out the first row of one layer in one segment."""
-    ways = []
+    """Every way to feed one token less or to leave out the first row of one layer."""
+    ways = [replace(resume, first_row=resume.first_row + 1)]
     for i, segment in enumerate(resume.segments):
         for layer, start in enumerate(segment.layer_starts):
             if start < segment.stop:

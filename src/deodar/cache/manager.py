@@ -84,6 +84,7 @@ class Parked:
 
     own: int
     save: Save
+    covered_tokens: int
     keys: Keys
     salt: Salt
     resume: Resume
@@ -94,7 +95,8 @@ class Parked:
 class Lease:
     """What one request holds. Readers: the scheduler; the only writer is the manager.
 
-    pages: page table, covering at least `computed_tokens`. copies: to be run with the first chunk.
+    pages: page table, covering at least `computed_tokens`; the first `shared_pages` of them came
+    from the cache, the others are new. copies: to be run with the first chunk.
     restore: the snapshot that fills the slot first (None: a cleared slot). computed_tokens: tokens
     that need not be fed any more. reuse_tokens: the mark up to which its text may serve others.
     """
@@ -104,6 +106,7 @@ class Lease:
     keys: list[int]
     slot: int
     pages: list[int]
+    shared_pages: int
     resume: Resume
     cuts: dict[int, SnapshotKind]
     copies: tuple[PageCopy, ...]
@@ -254,16 +257,19 @@ class CacheManager:
         self._must_be_live(lease)
         parked = None
         if lease.started and (save := self._reserve("full", lease.slot, lease.computed_tokens)):
+            # Parked in the middle of a replay, the entries of the hit are there already.
+            covered = max(lease.computed_tokens, lease.resume.hit_tokens)
             parked = Parked(
                 own=lease.lease_id,
                 save=save,
+                covered_tokens=covered,
                 keys=tuple(lease.keys),
                 salt=lease.salt,
                 resume=lease.resume,
                 reuse_tokens=lease.reuse_tokens,
             )
             lease.node, lease.listed_pages = self.tree.root(lease.lease_id), 0
-            self._publish(lease, lease.computed_tokens, partial=True)
+            self._publish(lease, covered, partial=True)
             self._parked[parked.own] = parked
             self.snapshots.unpin(save.snapshot_id)
         self._give_back(lease)
@@ -272,8 +278,8 @@ class CacheManager:
     def unpark(self, parked: Parked, *, reserve_tokens: int = 0) -> Lease | Wait | None:
         """Go on where `park` stopped. None: room is missing. Raises LookupError if the state is
         gone; the request then starts again with `admit`."""
-        match = self.tree.match(parked.own, parked.keys, parked.save.position)
-        if parked.own not in self._parked or match.hit_tokens < parked.save.position:
+        match = self.tree.match(parked.own, parked.keys, parked.covered_tokens)
+        if parked.own not in self._parked or match.hit_tokens < parked.covered_tokens:
             self.drop_parked(parked)
             raise LookupError(f"the state of lease {parked.own} was evicted")
         if (on_the_way := self._fetch(parked.save.snapshot_id)) is not None:
@@ -389,6 +395,7 @@ class CacheManager:
             keys=keys,
             slot=slot[0],
             pages=shared + fresh,
+            shared_pages=len(shared),
             resume=resume,
             cuts=self._cuts(resume),
             copies=copies,

@@ -99,7 +99,8 @@ class Segment:
 class Resume:
     """How a prompt of `prompt_tokens` starts, and every row it runs.
 
-    position: where the snapshot is, 0 without one. hit_tokens: memory entries of these tokens are
+    position: where the snapshot is, 0 without one. first_row: the first token to feed; layer 0 makes
+    window keys from it on, also below its own first row. hit_tokens: memory entries of these tokens are
     read from the cache and never written. keep: full snapshots to take on the way, besides the one
     at the prompt's end. Chunks may be cut anywhere but must also be cut at every segment's stop.
     """
@@ -108,6 +109,7 @@ class Resume:
     position: int
     hit_tokens: int
     prompt_tokens: int
+    first_row: int
     segments: tuple[Segment, ...]
     keep: tuple[int, ...] = ()
     snapshot_id: int | None = None
@@ -119,13 +121,8 @@ class Resume:
         return self.segments[0].layer_starts
 
     @property
-    def first_row(self) -> int:
-        """The first token that must be fed: the earliest row of any layer."""
-        return min(self.layer_starts)
-
-    @property
     def replayed_tokens(self) -> int:
-        """Tokens of the hit that some layer runs again."""
+        """Tokens of the hit that are fed again."""
         return max(0, self.hit_tokens - self.first_row)
 
     @property
@@ -197,17 +194,18 @@ class _Task:
             logits = min(logits, saved.position if saved else 0)
         floor = saved.position if saved else 0
         cuts = sorted(p for p in keep if floor < p < end)
-        wanted = [_layer_starts(self.plan, p, p, p, saved, self.rules) for p in cuts]
-        wanted.append(_layer_starts(self.plan, logits, end, hit, saved, self.rules))
+        wanted = [_first_rows(self.plan, p, p, p, saved, self.rules) for p in cuts]
+        wanted.append(_first_rows(self.plan, logits, end, hit, saved, self.rules))
         usable = [starts for starts in wanted if starts is not None]
         if len(usable) < len(wanted):
             return None
-        segments = _segments((*cuts, end), usable)
+        segments = _segments((*cuts, end), [rows[1:] for rows in usable])
         way = Resume(
             kind=saved.kind if saved else "halo",
             position=floor,
             hit_tokens=hit,
             prompt_tokens=end,
+            first_row=min(rows[0] for rows in usable),
             segments=segments,
             keep=tuple(cuts),
             snapshot_id=saved.snapshot_id if saved else None,
@@ -228,10 +226,12 @@ def _segments(stops: Sequence[int], wanted: Sequence[tuple[int, ...]]) -> tuple[
     return tuple(segments)
 
 
-def _layer_starts(
+def _first_rows(
     plan: LayerPlan, out_from: int, rings_at: int, hit: int, saved: Saved | None, rules: Rules
 ) -> tuple[int, ...] | None:
-    """First output row of every layer, or None if `saved` lies above a row that is needed.
+    """The first token to feed, then the first output row of every layer.
+
+    None if `saved` lies above a row that is needed.
 
     Wanted are: the last layer's rows from `out_from` on, window keys of every layer for the whole
     window before `rings_at`, and memory entries of all tokens from `hit` on.
@@ -261,16 +261,15 @@ def _layer_starts(
             # Below the snapshot its rings and its unpaired rows are there.
             keys, entries = max(keys, floor), max(entries, floor)
         need = max(0, min(keys, entries))
-    return tuple(starts)
+    return (need, *starts)
 
 
 def encoder_exact_from(plan: LayerPlan, resume: Resume) -> int:
     """The first position > 0 at which a run of `resume` may keep an encoder snapshot."""
     if resume.kind in ("full", "encoder"):
         return resume.position + 1
-    # The keys of layer l exist from the first output row of layer l - 1 on.
-    below = resume.layer_starts[: plan.decoder_start - 1]
-    latest = max(below, default=0)
+    # Layer 0 has keys from the first token fed on, layer l from the first row of layer l - 1.
+    latest = max((resume.first_row, *resume.layer_starts[: plan.decoder_start - 1]))
     return latest + plan.window_tokens if latest else 1
 
 

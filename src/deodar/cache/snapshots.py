@@ -60,7 +60,8 @@ class SnapshotStore:
         self._next_id = 0
 
     def ids(self) -> set[int]:
-        return set(self._entries)
+        """All snapshots but those that go as soon as a copy or a reader is done."""
+        return {snapshot_id for snapshot_id, entry in self._entries.items() if not entry.doomed}
 
     def place(self, snapshot_id: int) -> Place:
         return self._entries[snapshot_id].place
