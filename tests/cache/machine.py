@@ -77,23 +77,27 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(
         of=st.integers(0, 30),
-        cut=st.integers(0, 34),
+        cut=st.integers(0, 30),
         tail=st.lists(st.integers(0, 2), min_size=1, max_size=20),
         salt=st.sampled_from(("a", "a", "a", "b")),
         early=st.sampled_from((None, None, None, 0, 5, 20)),
+        mark=st.booleans(),
     )
-    def admit(self, of: int, cut: int, tail: list[int], salt: str, early: int | None) -> None:
+    def admit(
+        self, of: int, cut: int, tail: list[int], salt: str, early: int | None, mark: bool
+    ) -> None:
+        """A new text, or an old one up to `cut` with another tail."""
         base = self.texts[of % len(self.texts)] if self.texts else []
         keys = (base[:cut] + tail)[:34]
         logits = None if early is None else min(early, len(keys) - 1)
-        got = self.manager.admit(tuple(keys), salt=salt, first_logit_row=logits)
+        got = self.manager.admit(
+            tuple(keys),
+            salt=salt,
+            first_logit_row=logits,
+            reuse_tokens=len(keys) if mark else None,
+        )
         if isinstance(got, Wait):
-            if got.reason == "prefix":
-                assert any(r.lease.lease_id == got.other and not r.decoding for r in self.runs)
-            else:
-                assert self.store.place(got.other) in ("host", "loading")
-                if self.store.place(got.other) == "loading" and got.other not in self.copying:
-                    self.copying.append(got.other)
+            self._wait(got)
             return
         if got is None:
             assert self.runs, "nothing may wait while the memory is empty"
@@ -101,6 +105,31 @@ class CacheMachine(RuleBasedStateMachine):
         assert got.resume.hit_tokens < len(keys), "one token must be left to compute"
         self.texts.append(keys)
         self._start(Run(got, keys, len(keys) - 1 if logits is None else logits))
+
+    def _wait(self, wait: Wait) -> None:
+        if wait.reason == "prefix":
+            assert any(r.lease.lease_id == wait.other and not r.decoding for r in self.runs)
+            return
+        assert self.store.place(wait.other) in ("host", "loading")
+        if self.store.place(wait.other) == "loading" and wait.other not in self.copying:
+            self.copying.append(wait.other)
+
+    @precondition(lambda self: self.texts)
+    @rule(back=st.integers(1, 3), tail=st.lists(st.integers(0, 2), max_size=4))
+    def next_turn(self, back: int, tail: list[int]) -> None:
+        """What clients do: the last text again, other from one of its last tokens on."""
+        text = self.texts[-1]
+        if not back < len(text) < 30:
+            return
+        keys = [*text[:-back], (text[-back] + 1) % 3, *tail]
+        got = self.manager.admit(tuple(keys), salt="a")
+        if isinstance(got, Lease):
+            self._start(run := Run(got, keys, len(keys) - 1))
+            self.texts.append(keys)
+            while not run.decoding:
+                self._prefill(run, 11)
+        elif got is not None:
+            self._wait(got)
 
     def _start(self, run: Run) -> None:
         lease = run.lease
@@ -214,8 +243,8 @@ class CacheMachine(RuleBasedStateMachine):
         if isinstance(got, Lease):
             self._start(Run(got, run.keys, run.logits, run.rows))
             return
-        if isinstance(got, Wait) and self.store.place(got.other) == "loading":
-            self.copying += [] if got.other in self.copying else [got.other]
+        if got is not None:
+            self._wait(got)
         self.parked.append((parked, run))
 
     # --- tiers -----------------------------------------------------------------------------------
