@@ -7,6 +7,7 @@ the tree lists holds exactly its text; every answer is that of the text alone.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -115,7 +116,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.copying.append(wait.other)
 
     @precondition(lambda self: self.texts)
-    @rule(back=st.integers(1, 3), tail=st.lists(st.integers(0, 2), max_size=4))
+    @rule(back=st.sampled_from((2, 1, 2, 3)), tail=st.lists(st.integers(0, 2), max_size=4))
     def next_turn(self, back: int, tail: list[int]) -> None:
         """What clients do: the last text again, other from one of its last tokens on."""
         text = self.texts[-1]
@@ -207,7 +208,7 @@ class CacheMachine(RuleBasedStateMachine):
             self._prefill(run, 11)
         for _ in range(answer):
             self._decode(run, drafts)
-        self._decode(run, drafts, commit=False)
+        self._decode(run, [0] * DRAFTS, commit=False)
         self.runs.remove(run)
         self.texts.append(run.keys)
         save = self.manager.release(run.lease)
@@ -290,8 +291,8 @@ class CacheMachine(RuleBasedStateMachine):
                     assert self.engine.pages[node.page][layer].get(entry) == want
 
     def teardown(self) -> None:
-        if not hasattr(self, "manager"):
-            return
+        if not hasattr(self, "manager") or sys.exc_info()[0] is not None:
+            return  # what failed before says more than what is left behind
         while self.runs:
             self.manager.release(self.runs.pop().lease, keep=False)
         for parked, _ in self.parked:
