@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from flow import is_exact
+from flow import is_exact, simulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -256,13 +256,11 @@ def test_a_snapshot_is_passed_over_only_if_it_cannot_serve_or_costs_more(
         )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(cases(), st.integers(1, 47))
 def test_encoder_snapshots_are_taken_only_where_their_rings_are_exact(
     case: tuple[LayerPlan, dict[str, object], Saved | None], position: int
 ) -> None:
-    from flow import simulate
-
     plan, arguments, saved = case
     resume = choose_resume(plan, **{**arguments, "rules": Rules()})  # type: ignore[arg-type]
     used = saved if resume.snapshot_id is not None else None

@@ -266,11 +266,10 @@ def _first_rows(
 
 def encoder_exact_from(plan: LayerPlan, resume: Resume) -> int:
     """The first position > 0 at which a run of `resume` may keep an encoder snapshot."""
-    if resume.kind in ("full", "encoder"):
-        return resume.position + 1
-    # Layer 0 has keys from the first token fed on, layer l from the first row of layer l - 1.
+    # Layer 0 has keys from the first token fed on, layer l from the first row of layer l - 1; where
+    # that is later than the snapshot, the rows between are missing until a window has passed.
     latest = max((resume.first_row, *resume.layer_starts[: plan.decoder_start - 1]))
-    return latest + plan.window_tokens if latest else 1
+    return resume.position + 1 if latest <= resume.position else latest + plan.window_tokens
 
 
 def rows_without_trim(plan: LayerPlan, tokens: int) -> int:
