@@ -268,7 +268,7 @@ def encoder_exact_from(plan: LayerPlan, resume: Resume) -> int:
     """The first position > 0 at which a run of `resume` may keep an encoder snapshot."""
     # Layer 0 has keys from the first token fed on, layer l from the first row of layer l - 1; where
     # that is later than the snapshot, the rows between are missing until a window has passed.
-    latest = max((resume.first_row, *resume.layer_starts[: plan.decoder_start - 1]))
+    latest = max((resume.first_row, *resume.layer_starts[: max(0, plan.decoder_start - 1)]))
     return resume.position + 1 if latest <= resume.position else latest + plan.window_tokens
 
 
