@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from symbolic import SymbolicEngine
 
 from deodar.cache.geometry import Geometry
-from deodar.cache.manager import CacheManager, Lease, Parked, Wait
+from deodar.cache.lease import Lease, Parked, Wait
+from deodar.cache.manager import CacheManager
 from deodar.cache.prefix import path_keys
 from deodar.cache.resume import LayerPlan
 from deodar.cache.snapshots import SnapshotStore

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from deodar.cache.geometry import Geometry
-from deodar.cache.manager import Lease, Save
+from deodar.cache.lease import Lease, Save
 from deodar.cache.prefix import Salt
 from deodar.cache.resume import LayerPlan
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from deodar.cache.geometry import Geometry
-from deodar.cache.manager import CacheManager, Lease, Parked, Wait, prefix_keys
+from deodar.cache.lease import Lease, Parked, Wait
+from deodar.cache.manager import CacheManager
 from deodar.cache.pages import AccountingError
-from deodar.cache.prefix import ImageSpan
+from deodar.cache.prefix import ImageSpan, prefix_keys
 from deodar.cache.resume import LayerPlan, Rules
 from deodar.cache.snapshots import SnapshotStore
 from deodar.config import V4_1_FLASH
@@ -100,8 +101,17 @@ def test_a_long_shared_prefix_starts_from_an_encoder_snapshot() -> None:
     # The snapshot kept at 19,900 needs encoder rows from before 16,384 on, but for this one.
     assert (other.resume.kind, other.resume.position) == ("encoder", 16_384)
     assert other.resume.keep == (19_900,)
+
+
+def test_encoder_snapshots_alone_serve_long_suffixes() -> None:
+    """Room for two encoder snapshots and for no full one: nothing is promoted either."""
+    manager, shared = new_manager(), text(0, 20_000)
+    manager.snapshots.device_budget_bytes = 2 * ENCODER
+    serve(manager, shared)
     far = lease_of(manager.admit(shared[:8300] + text(70_000, 3000)))
-    assert (far.resume.kind, far.resume.position) == ("encoder", 8192)
+    assert (far.resume.kind, far.resume.position, far.resume.keep) == ("encoder", 8192, ())
+    near = lease_of(manager.admit(shared[:8300] + text(80_000, 2000)))
+    assert near.resume.kind == "halo"
 
 
 def test_a_salt_separates_tenants() -> None:

@@ -17,7 +17,8 @@ from symbolic import SymbolicEngine
 
 import deodar.cache.manager as manager_module
 import deodar.cache.resume as resume_module
-from deodar.cache.manager import CacheManager, Lease, Save
+from deodar.cache.lease import Lease, Save
+from deodar.cache.manager import CacheManager
 from deodar.cache.pages import PagePool
 from deodar.cache.prefix import Keys, Match, Node, PrefixTree, Salt
 from deodar.cache.resume import Saved

@@ -99,10 +99,10 @@ class Segment:
 class Resume:
     """How a prompt of `prompt_tokens` starts, and every row it runs.
 
-    position: where the snapshot is, 0 without one. first_row: the first token to feed; layer 0 makes
-    window keys from it on, also below its own first row. hit_tokens: memory entries of these tokens are
-    read from the cache and never written. keep: full snapshots to take on the way, besides the one
-    at the prompt's end. Chunks may be cut anywhere but must also be cut at every segment's stop.
+    position: where the snapshot is, 0 without one. hit_tokens: memory entries of these tokens are
+    read from the cache and never written. first_row: the first token to feed; layer 0 makes window
+    keys from it on, also below its own first row. keep: full snapshots to take on the way, besides
+    the one at the prompt's end. Chunks may be cut anywhere but must be cut at every segment's stop.
     """
 
     kind: Kind
