@@ -69,14 +69,16 @@ class Parked:
 class Lease:
     """What one request holds. Readers: the scheduler; the only writer is the manager.
 
-    pages: page table, covering at least `computed_tokens`; the first `shared_pages` of them came
-    from the cache, the others are new. copies: to be run with the first chunk.
-    restore: the snapshot that fills the slot first (None: a cleared slot). computed_tokens: tokens
-    that need not be fed any more. reuse_tokens: the mark up to which its text may serve others.
+    keys: the prompt's and those generated so far. pages: page table, covering at least
+    `computed_tokens`; the first `shared_pages` of them came from the cache, the others are new.
+    copies: to be run with the first chunk. restore: the snapshot that fills the slot first (None: a
+    cleared slot). computed_tokens: tokens that need not be fed any more. reuse_tokens: the mark up
+    to which its text may serve others.
     """
 
     lease_id: int
     salt: Salt
+    prompt: Keys
     keys: list[int]
     slot: int
     pages: list[int]

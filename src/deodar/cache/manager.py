@@ -223,8 +223,8 @@ class CacheManager:
         for other in self._leases.values():
             if other.salt != salt or other.computed_tokens >= other.prompt_tokens:
                 continue
-            theirs = tuple(other.keys[: min(other.prompt_tokens, other.reuse_tokens)])
-            common = min(common_prefix(keys, theirs), len(keys) - 1)
+            shared = common_prefix(keys, other.prompt)
+            common = min(shared, other.reuse_tokens, len(keys) - 1)
             if common <= other.computed_tokens:
                 continue
             later = choose_resume(
@@ -285,6 +285,7 @@ class CacheManager:
         lease = Lease(
             lease_id=self._next_id,
             salt=public,
+            prompt=tuple(keys[: resume.prompt_tokens]),
             keys=keys,
             slot=slot[0],
             pages=shared + fresh,

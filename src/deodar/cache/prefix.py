@@ -18,6 +18,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from deodar.cache.pages import AccountingError, PagePool
 from deodar.cache.resume import Saved, SnapshotKind
@@ -152,13 +153,18 @@ class PrefixTree:
 
     def evict(self, count: int) -> int:
         """Free up to `count` of the oldest idle pages; returns how many became free."""
-        before = self._pool.free_pages
-        for node in list(self._recent):
-            if self._pool.free_pages - before >= count:
+        target = self._pool.free_pages + count
+        while (missing := target - self._pool.free_pages) > 0:
+            oldest = islice(filter(self._evictable, self._recent), missing)
+            victims = list(oldest)
+            if not victims:
                 break
-            if not node.children and self._pool.is_idle(node.page):
+            for node in victims:
                 self._remove(node)
-        return self._pool.free_pages - before
+        return count - max(0, missing)
+
+    def _evictable(self, node: Node) -> bool:
+        return not node.children and self._pool.is_idle(node.page)
 
     def forget(self, salt: Salt) -> None:
         """Drop the text of one salt; pages that leases hold stay theirs."""
@@ -256,18 +262,21 @@ def path_keys(node: Node) -> Keys:
     return tuple(key for step in _ancestry(node) for key in step.run)
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix; whole slices are compared, so long texts are cheap."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
+def common_prefix(a: Keys, b: Keys) -> int:
+    """Length of the longest common prefix, in time that grows with it and not with the texts."""
+    low, step, end = 0, 64, min(len(a), len(b))
+    while low < end and a[low : low + step] == b[low : low + step]:
+        low, step = low + step, 2 * step
+    if low >= end:
+        return end
+    high = min(low + step, end)
     while high - low > 1:
         middle = (low + high) // 2
         if a[low:middle] == b[low:middle]:
             low = middle
         else:
             high = middle
-    return low
+    return low + int(a[low:high] == b[low:high]) * (high - low)
 
 
 def _neighbours(node: Node, run: Keys) -> Iterator[Keys]:
