@@ -1,10 +1,10 @@
 """Every error that Deodar raises on purpose.
 
-    DeodarError            one readable line; the command line exits with 2
-    ├── ConfigError        a model or engine configuration that contradicts itself
-    ├── CheckpointError    files that are missing, damaged or of another structure
-    ├── TokenizerError     a tokenizer that cannot serve this model
-    └── RequestError       a request that cannot be honoured; carries the HTTP status and the field
+DeodarError            one readable line; the command line exits with 2
+├── ConfigError        a model or engine configuration that contradicts itself
+├── CheckpointError    files that are missing, damaged or of another structure
+├── TokenizerError     a tokenizer that cannot serve this model
+└── RequestError       a request that cannot be honoured; carries the HTTP status and the field
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ from deodar.cache.resume import (
 )
 from deodar.cache.snapshots import SnapshotStore
 
+_NOTHING_NEW = Extension((), None)
+
 
 class CacheManager:
     """Pages, slots, prefix tree and snapshots of one rank."""
@@ -87,6 +89,8 @@ class CacheManager:
         """
         self._must_be_live(lease)
         missing = self._geometry.pages_for(stop_tokens) - len(lease.pages)
+        if missing <= 0 and stop_tokens not in lease.cuts:
+            return _NOTHING_NEW
         pages = self._allocate(max(0, missing))
         if pages is None:
             return None
@@ -116,13 +120,12 @@ class CacheManager:
         lease.computed_tokens = computed_tokens
         self._start(lease)
         usable = min(computed_tokens, lease.reuse_tokens)
-        self._publish(lease, usable, partial=False)
+        if usable >= (lease.listed_pages + 1) * self._geometry.page_tokens:
+            self._publish(lease, usable, partial=False)
         if prompt_ends:
             self._publish(lease, min(usable, lease.prompt_tokens), partial=True)
-        done = [s for s in lease.saves if s.position <= computed_tokens]
-        lease.saves = [s for s in lease.saves if s.position > computed_tokens]
-        for save in done:
-            self._attach(lease, save)
+        while lease.saves and lease.saves[0].position <= computed_tokens:
+            self._attach(lease, lease.saves.pop(0))
 
     def release(self, lease: Lease, *, keep: bool = True) -> Save | None:
         """The request is over: give everything back; with `keep`, its text stays for others.
