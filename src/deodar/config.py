@@ -8,7 +8,6 @@ those of the model specification.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -47,7 +46,10 @@ class VisionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """One checkpoint's structure (1.1). Field names are those of the released config.json."""
+    """One checkpoint's structure (1.1). Field names are those of the released config.json.
+
+    image_token_id may be absent where there is no vision tower.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -100,7 +102,7 @@ class ModelConfig:
     bos_token_id: int
     eos_token_id: int
     pad_token_id: int
-    image_token_id: int
+    image_token_id: int | None = None
     vision: VisionConfig | None = None
 
     def __post_init__(self) -> None:
@@ -166,9 +168,8 @@ class ModelConfig:
 def builtin_config(name: str) -> ModelConfig:
     """Numbers that need no weights. Raises ConfigError naming what is known."""
     if name not in BUILTIN_CONFIGS:
-        raise ConfigError(
-            f"no built-in configuration {name!r}; known: {', '.join(BUILTIN_CONFIGS)}"
-        )
+        known = ", ".join(BUILTIN_CONFIGS)
+        raise ConfigError(f"no built-in configuration {name!r}; known: {known}")
     return BUILTIN_CONFIGS[name]
 
 
@@ -257,8 +258,12 @@ def _check(c: ModelConfig) -> None:
     _check_sources(c)
     _check_engram(c)
     _check_draft(c)
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id"):
-        _require(getattr(c, name) < c.vocab_size, name, getattr(c, name), _below_vocab(c))
+    for name in _TOP_LEVEL:
+        token_id = getattr(c, name)
+        if token_id is None:
+            _require(c.vision is None, name, None, "set where there is a vision_config")
+        else:
+            _require(token_id < c.vocab_size, name, token_id, _below_vocab(c))
 
 
 def _require(holds: bool, name: str, value: object, limit: str) -> None:
@@ -276,7 +281,7 @@ def _check_numbers(c: ModelConfig) -> None:
     """Types and plain ranges of every field, also of the two inner structures."""
     for field in fields(c):
         value = getattr(c, field.name)
-        if field.type == "int":
+        if field.type == "int" or (field.type == "int | None" and value is not None):
             low, high = _LIMITS.get(field.name, (1, _MAX_INT))
             _require(type(value) is int, field.name, value, "an integer")
             _require(low <= value <= high, field.name, value, f"from {low} to {high}")
@@ -307,7 +312,8 @@ def _check_positive(name: str, value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     _require(number, name, value, "a number")
     assert isinstance(value, (int, float))
-    _require(math.isfinite(value) and 0 < value <= 1e30, name, value, "above 0 and at most 1e30")
+    # No isfinite: it overflows on huge integers. NaN fails the comparison.
+    _require(0 < value <= 1e30, name, value, "above 0 and at most 1e30")
 
 
 def _check_vision(v: VisionConfig) -> None:
@@ -554,9 +560,11 @@ def _token_id(
     for place in (data, text):
         if name in place:
             return _typed(name, "int", place[name])
-    if nested:
-        raise ConfigError(f"{name} is missing from the configuration")
-    return _FLAT_DEFAULTS[name]
+    if not nested:
+        return _FLAT_DEFAULTS[name]
+    if name == "image_token_id" and data.get("vision_config") is None:
+        return None
+    raise ConfigError(f"{name} is missing from the configuration")
 
 
 def _parse_rope(rope: Mapping[str, object]) -> RopeScaling:
@@ -612,7 +620,7 @@ def _nested(c: ModelConfig) -> dict[str, object]:
         "architectures": ["DeepseekV41ForCausalLM"],
         "model_type": "deepseek_v41",
         "dtype": "bfloat16",
-        **{name: getattr(c, name) for name in _TOP_LEVEL},
+        **{name: getattr(c, name) for name in _TOP_LEVEL if getattr(c, name) is not None},
         "text_config": text,
         "quantization_config": dict(_FIXED_QUANTIZATION),
     }
@@ -623,61 +631,28 @@ def _nested(c: ModelConfig) -> dict[str, object]:
 
 
 V4_1_FLASH = ModelConfig(
-    vocab_size=129280,
-    hidden_size=5120,
-    num_hidden_layers=40,
-    moe_intermediate_size=2304,
-    num_attention_heads=64,
-    head_dim=512,
-    qk_rope_head_dim=64,
-    q_lora_rank=1280,
-    o_lora_rank=1024,
-    o_groups=8,
-    swiglu_limit=10.0,
-    rms_norm_eps=1e-20,
-    max_position_embeddings=1048576,
-    rope_theta=10000.0,
+    vocab_size=129280, hidden_size=5120, num_hidden_layers=40, max_position_embeddings=1048576,
+    num_attention_heads=64, head_dim=512, qk_rope_head_dim=64, q_lora_rank=1280,
+    o_lora_rank=1024, o_groups=8, sliding_window=128, rms_norm_eps=1e-20,
+    rope_theta=10000.0, compress_rope_theta=160000.0,
     rope_scaling=RopeScaling(
         factor=16.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=65536
     ),
-    compress_rope_theta=160000.0,
-    n_routed_experts=384,
-    n_shared_experts=1,
-    num_experts_per_tok=6,
-    routed_scaling_factor=1.5,
-    sliding_window=128,
+    moe_intermediate_size=2304, n_routed_experts=384, n_shared_experts=1, num_experts_per_tok=6,
+    routed_scaling_factor=1.5, swiglu_limit=10.0,
     compress_ratios=(0, 0, *(2,) * 18, *(1,) * 20, 0, 0, 0),
     kv_source_layer_ids=(2, 8, 14, 20),
     index_source_layer_ids=(2, 8, 14, 20, 24, 28, 32, 36),
-    index_n_heads=32,
-    index_head_dim=128,
-    index_topk=512,
-    candidate_source_layer_id=20,
-    candidate_topk_blocks=2048,
-    candidate_block_size=8,
-    hc_mult=4,
-    hc_sinkhorn_iters=20,
-    hc_eps=1e-6,
-    engram_layer_ids=(1, 14),
-    engram_num_embeddings=(384006168, 384016682),
-    engram_max_ngram_size=4,
-    engram_vocab_size=16000000,
-    engram_n_heads=8,
-    engram_head_dim=256,
-    engram_pad_token_id=2,
-    engram_compressed_vocab_size=99092,
-    num_nextn_predict_layers=3,
-    dspark_block_size=5,
-    dspark_noise_token_id=128799,
-    dspark_target_layer_ids=(37, 38, 39),
-    dspark_markov_rank=256,
-    dspark_n_routed_experts=128,
+    index_n_heads=32, index_head_dim=128, index_topk=512,
+    candidate_source_layer_id=20, candidate_topk_blocks=2048, candidate_block_size=8,
+    hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6,
+    engram_layer_ids=(1, 14), engram_num_embeddings=(384006168, 384016682),
+    engram_max_ngram_size=4, engram_vocab_size=16000000, engram_n_heads=8, engram_head_dim=256,
+    engram_pad_token_id=2, engram_compressed_vocab_size=99092,
+    num_nextn_predict_layers=3, dspark_block_size=5, dspark_noise_token_id=128799,
+    dspark_target_layer_ids=(37, 38, 39), dspark_markov_rank=256, dspark_n_routed_experts=128,
     dspark_num_experts_per_tok=3,
-    bos_token_id=0,
-    eos_token_id=1,
-    pad_token_id=2,
-    image_token_id=129264,
-    vision=VisionConfig(),
-)
+    bos_token_id=0, eos_token_id=1, pad_token_id=2, image_token_id=129264, vision=VisionConfig(),
+)  # fmt: skip
 """The released configuration (1.1)."""
 BUILTIN_CONFIGS = {"v4.1-flash": V4_1_FLASH}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
 def flag(name: str) -> bool:
@@ -13,3 +14,17 @@ def flag(name: str) -> bool:
 def show_traceback() -> bool:
     """`DEODAR_TRACEBACK=1`: let unexpected errors of the command line show their traceback."""
     return flag("TRACEBACK")
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: `DEODAR_CACHE_DIR`, else deodar/ in the user's cache."""
+    chosen = os.environ.get("DEODAR_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "deodar"
+
+
+def processor_count() -> int:
+    """Processors that this process may use, at most 8."""
+    return min(len(os.sched_getaffinity(0)), 8)

@@ -27,7 +27,7 @@ class TokenizerError(DeodarError):
 
 
 class RequestError(DeodarError):
-    """A request that is refused. `param` is the field at fault; `status` and `code` follow api 3.7."""
+    """A request that is refused. `param`: the field at fault; `status`, `code`: see api 3.7."""
 
     def __init__(
         self, message: str, *, param: str | None = None, status: int = 400, code: str | None = None

@@ -46,8 +46,9 @@ class Chunk:
     """One sequence's share of a step: run `token_ids` at positions start, start + 1, ...
 
     kind: "prefill" rows belong to the prompt, "decode" rows to generated text (design D3).
-    slot: the state slot that the sequence holds. sample: draw a token from the last row;
-    output_index is the index of that token in the answer, the key of its noise (design D4).
+    slot: the state slot that the sequence holds. sampling: how to draw a token from the last row,
+    its seed resolved, or None where nothing is drawn; output_index is the index of that token in
+    the answer, the key of its noise (design D4).
     """
 
     request_id: str
@@ -55,13 +56,16 @@ class Chunk:
     kind: Literal["prefill", "decode"]
     start: int
     token_ids: tuple[int, ...]
-    sample: bool
+    sampling: SamplingParams | None = None
     output_index: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """What one step runs. `reset_slots` are cleared before any chunk runs."""
+    """What one step runs. `reset_slots` get a new owner: what they held is void before any chunk.
+
+    Chunks of one sequence never share a step, and their order has no meaning for the result.
+    """
 
     step_no: int
     chunks: tuple[Chunk, ...]

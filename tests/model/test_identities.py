@@ -19,7 +19,7 @@ from running import PROMPT, greedy, run
 
 from deodar.checkpoint.loader import Checkpoint
 from deodar.errors import ConfigError, RequestError
-from deodar.model import hyper, indexer
+from deodar.model import hyper, indexer, reference
 from deodar.model.numerics import numerics
 from deodar.model.reference import Reference
 
@@ -38,6 +38,19 @@ def test_any_chunking_is_the_whole_prefill(golden: Reference, sizes: tuple[int, 
     assert cut_state.history.tolist() == state.history.tolist()
     for layer, window in state.windows.items():
         torch.testing.assert_close(cut_state.windows[layer], window, atol=1e-4, rtol=0)
+
+
+def test_long_inputs_run_in_pieces(golden: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = [5 <= i <= 11 for i in range(40)]
+    (whole,), _, _ = run(golden, PROMPT, image_mask=mask)
+    monkeypatch.setattr(reference, "ROWS_AT_ONCE", 7)
+    (cut,), _, state = run(golden, PROMPT, image_mask=mask)
+    assert state.length == 40
+    for name in ("logits", "taps", "magnitudes"):
+        torch.testing.assert_close(getattr(cut, name), getattr(whole, name), atol=1e-4, rtol=0)
+    assert torch.equal(cut.candidates, whole.candidates)
+    assert all(torch.equal(cut.chosen[k], v) for k, v in whole.chosen.items())
+    assert all((cut.engram_rows[k] == v).all() for k, v in whole.engram_rows.items())
 
 
 def test_first_block_reads_copy_zero(golden: Reference) -> None:

@@ -58,9 +58,12 @@ def test_ramp_golden(codec: Codec, expected: list[float]) -> None:
     assert y.signbit().tolist() == torch.tensor(expected).signbit().tolist()
 
 
-def test_activation_rounding_is_the_window_key_rounding() -> None:
-    x = torch.randn(64, 96, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("magnitude", [1e-6, 1e-2, 1.0, 1e3])
+def test_bytes_read_back_are_the_rounded_values(magnitude: float) -> None:
+    x = magnitude * torch.randn(64, 96, generator=torch.Generator().manual_seed(1))
     assert torch.equal(quant.fp8_round(x), _round(WINDOW, x))
+    assert torch.equal(quant.index_round(x), _round(INDEX, x))
+    assert torch.equal(quant.entry_round(x), _round(ENTRY, x))
 
 
 def test_bytes_per_vector() -> None:

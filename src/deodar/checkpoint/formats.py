@@ -92,17 +92,18 @@ def unpack_nibbles(packed: Bytes) -> Bytes:
 
 def pack_nibbles(codes: Bytes) -> Bytes:
     """[R, C] codes to [R, C/2] bytes; inverse of `unpack_nibbles`."""
-    packed: Bytes = np.left_shift(codes[..., 1::2], 4, dtype=np.uint8)
-    packed |= codes[..., 0::2]
+    even: Bytes = codes[..., 0::2]
+    odd: Bytes = codes[..., 1::2]
+    packed: Bytes = even | (odd << np.uint8(4))
     return packed
 
 
 def _ceil_scale(largest: Floats, top: float) -> Bytes:
     """Scale bytes: smallest power of two >= largest / top; groups of zeros get 1."""
-    ratio = (largest.astype(np.float64) / top).astype(np.float64)
+    ratio = largest.astype(np.float64) / top
     mantissa, exponent = np.frexp(np.where(ratio > 0, ratio, 1.0))
-    exponent = exponent - (mantissa == 0.5)
-    return np.clip(exponent + 127, 1, 254).astype(np.uint8)
+    power: NDArray[np.int64] = exponent - (mantissa == 0.5)
+    return np.clip(power + 127, 1, 254).astype(np.uint8)
 
 
 def decode_tiles(weight: Bytes, scale: Bytes) -> Floats:

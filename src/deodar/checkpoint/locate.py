@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import deodar
 from deodar.errors import CheckpointError
 
 SEEDLING = "seedling"
@@ -16,15 +15,18 @@ def resolve_model(name_or_path: str) -> Path:
     Raises CheckpointError naming what is known if there is no such thing.
     """
     if name_or_path == SEEDLING:
-        folder = Path(deodar.__file__).parent / SEEDLING
+        folder = Path(__file__).parent.parent / SEEDLING
         if not (folder / "config.json").exists():
             raise CheckpointError(f"this installation holds no {SEEDLING}")
         return folder
-    path = Path(name_or_path).expanduser()
-    if not path.exists():
-        raise CheckpointError(
-            f"no model {name_or_path!r}: neither a known name ({SEEDLING}) nor a folder"
-        )
-    if not path.is_dir():
+    try:
+        path = Path(name_or_path).expanduser()
+        exists, is_folder = bool(name_or_path) and path.exists(), path.is_dir()
+    except (OSError, RuntimeError, ValueError):  # too long, unknown ~user, a null byte
+        exists = is_folder = False
+    if not exists:
+        shown = name_or_path if len(name_or_path) <= 200 else name_or_path[:200] + "..."
+        raise CheckpointError(f"no model {shown!r}: neither a known name ({SEEDLING}) nor a folder")
+    if not is_folder:
         raise CheckpointError(f"{name_or_path!r} is a file, must be a folder with a checkpoint")
     return path

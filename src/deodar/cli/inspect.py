@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from fractions import Fraction
-from pathlib import Path
 
 from deodar.checkpoint.inventory import expected_tensors, totals
 from deodar.checkpoint.loader import Checkpoint
@@ -25,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.model in BUILTIN_CONFIGS and not Path(args.model).exists():
+    if args.model in BUILTIN_CONFIGS:
         config, proof = builtin_config(args.model), "built-in numbers, no files read"
     else:
         folder = resolve_model(args.model)

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from deodar.checkpoint.loader import Checkpoint
 from deodar.checkpoint.locate import resolve_model
 from deodar.cli.reference_args import add_reference_arguments, parse_chunks, parse_ids, parse_image
 from deodar.errors import RequestError
-from deodar.model.reference import ForwardResult, Reference
+from deodar.model.reference import ForwardResult, Reference, joined
 
 HELP = "write float32 logits, chosen entries and taps of given token ids"
 
@@ -35,36 +35,31 @@ def run(args: argparse.Namespace) -> int:
         stop = start + size
         results.append(model.forward(ids[start:stop], state, image[start:stop]))
         start = stop
-    arrays = _arrays(results)
+    result = joined(results)
+    arrays = _arrays(result)
     try:
         with args.out.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]
     except OSError as error:
         raise RequestError(f"cannot write {args.out}: {error.strerror or error}") from None
-    _print_top(results[-1].logits[-1], len(ids) - 1, args.top)
+    _print_top(result.logits[-1], len(ids) - 1, args.top)
     print(f"{args.out}: {', '.join(f'{k} {list(v.shape)}' for k, v in arrays.items())}")
     return 0
 
 
-def _arrays(results: list[ForwardResult]) -> dict[str, np.ndarray]:
-    """logits, taps, chosen_layer{l} and candidates (block ids), all chunks joined."""
-    arrays = {
-        "logits": torch.cat([r.logits for r in results]).numpy(),
-        "taps": torch.cat([r.taps for r in results]).numpy(),
-    }
-    for layer in results[0].chosen:
-        arrays[f"chosen_layer{layer}"] = torch.cat([r.chosen[layer] for r in results]).numpy()
-    blocks = [r.candidates for r in results if r.candidates is not None]
-    if blocks:
-        arrays["candidate_blocks"] = torch.cat(blocks).numpy()
-    for layer in results[0].engram_rows:
-        arrays[f"engram_rows_layer{layer}"] = np.concatenate(
-            [r.engram_rows[layer] for r in results]
-        )
+def _arrays(result: ForwardResult) -> dict[str, np.ndarray]:
+    """logits, taps, chosen_layer{l}, candidate_blocks, engram_rows_layer{l}."""
+    arrays = {"logits": result.logits.numpy(), "taps": result.taps.numpy()}
+    for layer, chosen in result.chosen.items():
+        arrays[f"chosen_layer{layer}"] = chosen.numpy()
+    if result.candidates is not None:
+        arrays["candidate_blocks"] = result.candidates.numpy()
+    for layer, rows in result.engram_rows.items():
+        arrays[f"engram_rows_layer{layer}"] = rows
     return arrays
 
 
-def _print_top(logits: torch.Tensor, position: int, count: int) -> None:
+def _print_top(logits: Tensor, position: int, count: int) -> None:
     order = logits.sort(descending=True, stable=True)
     print(f"position {position}: argmax {int(order.indices[0])}")
     for token, value in zip(order.indices[:count].tolist(), order.values.tolist(), strict=False):

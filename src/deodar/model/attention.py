@@ -14,7 +14,7 @@ from torch import Tensor
 from deodar.config import ModelConfig
 from deodar.model.layers import rms_norm
 from deodar.model.numerics import Numerics
-from deodar.model.rope import Rotation, rotate
+from deodar.model.rope import rotate
 
 MAX_FLOOR = -1e30
 
@@ -41,7 +41,7 @@ def low_rank_query(
 
 
 def queries(
-    qr: Tensor, w: AttentionWeights, rotation: Rotation, config: ModelConfig, numerics: Numerics
+    qr: Tensor, w: AttentionWeights, rotation: Tensor, config: ModelConfig, numerics: Numerics
 ) -> Tensor:
     """qr [n, q_lora] -> rotated queries [n, heads, head_dim]; no norm per head."""
     q = numerics.linear8(qr, w.wq_b).unflatten(-1, (config.num_attention_heads, config.head_dim))
@@ -49,7 +49,7 @@ def queries(
 
 
 def window_keys(
-    x: Tensor, w: AttentionWeights, rotation: Rotation, config: ModelConfig, numerics: Numerics
+    x: Tensor, w: AttentionWeights, rotation: Tensor, config: ModelConfig, numerics: Numerics
 ) -> Tensor:
     """x [n, hidden] -> rotated and stored keys [n, head_dim]; they are the values too."""
     kv = rms_norm(numerics.linear8(x, w.wkv), w.kv_norm, config.rms_norm_eps, numerics)
@@ -67,19 +67,19 @@ def attend(q: Tensor, keys: Tensor, seen: Tensor, sink: Tensor, numerics: Numeri
     scores = scores.masked_fill(~seen[:, None, :], -torch.inf)
     top = scores.amax(dim=-1, keepdim=True).clamp(min=MAX_FLOOR)
     p = (scores - top).exp()
-    denominator = p.sum(dim=-1, keepdim=True) + (sink[None, :, None] - top).exp()
+    denominator = p.sum(dim=-1, keepdim=True) + (sink[:, None] - top).exp()
     return numerics.bf16(numerics.bf16(p) @ keys / denominator)
 
 
 def output(
-    o: Tensor, w: AttentionWeights, rotation: Rotation, config: ModelConfig, numerics: Numerics
+    o: Tensor, w: AttentionWeights, rotation: Tensor, config: ModelConfig, numerics: Numerics
 ) -> Tensor:
     """Heads [n, heads, d] -> [n, hidden]: inverse rotation, grouped low rank projection (3.7).
 
     The input of wo_a is bf16, not fp8 (7c).
     """
     groups = config.o_groups
-    o = rotate(o, rotation.inverse(), numerics).flatten(1).unflatten(-1, (groups, -1))
+    o = rotate(o, rotation.conj(), numerics).flatten(1).unflatten(-1, (groups, -1))
     wo_a = w.wo_a.unflatten(0, (groups, config.o_lora_rank))
     z = numerics.bf16(torch.einsum("ngd,grd->ngr", o, wo_a))
     return numerics.linear8(z.flatten(1), w.wo_b)

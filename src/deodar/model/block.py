@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from deodar.model.indexer import IndexerWeights
 from deodar.model.layers import rms_norm
 from deodar.model.moe import MoeWeights, moe
 from deodar.model.numerics import Numerics
-from deodar.model.rope import RopeTables, Rotation
+from deodar.model.rope import RopeTables
 from deodar.model.state import Memory, State
 
 
@@ -43,20 +44,29 @@ class BlockWeights:
 class Pass:
     """What the layers of one forward call share.
 
-    positions: int64 [n]. image: bool [n] or None. chosen: per index source int64 [n, index_topk],
-    entry ids padded with -1. candidates: block ids of the candidate source, padded with -1.
+    positions: int64 [n]. compressed: int64 [history + n], ids that n-grams see (3.10 d). image:
+    bool [n] or None. plain, yarn: rotations of the positions (3.4). in_window: bool [n, window],
+    false before the start of the sequence.
+
+    Filled on the way: chosen, per index source int64 [n, index_topk], entry ids padded with -1;
+    candidates, block ids of the candidate source, padded with -1; taps, one [n, hidden] per target
+    layer; engram_rows, per Engram layer int64 [n, columns].
     """
 
     config: ModelConfig
     numerics: Numerics
     rope: RopeTables
     positions: Tensor
+    compressed: np.ndarray
     image: Tensor | None
     hide_memory: bool
-    plain: Rotation
-    yarn: Rotation
+    plain: Tensor
+    yarn: Tensor
+    in_window: Tensor
     chosen: dict[int, Tensor] = field(default_factory=dict)
     candidates: Tensor | None = None
+    taps: list[Tensor] = field(default_factory=list)
+    engram_rows: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 def block(
@@ -89,7 +99,7 @@ def layer_attention(x: Tensor, layer: int, w: BlockWeights, call: Pass, state: S
     qr = attention.low_rank_query(x, w.attention, config, numerics)
     q = attention.queries(qr, w.attention, rotation, config, numerics)
     new_keys = attention.window_keys(x, w.attention, rotation, config, numerics)
-    keys, seen = _window(new_keys, layer, call, state)
+    keys, seen = _window(new_keys, layer, call, state), call.in_window
     if config.ratio(layer):
         if w.compressor is not None:
             write_memory(x, layer, w.compressor, call, state)
@@ -106,13 +116,11 @@ def layer_attention(x: Tensor, layer: int, w: BlockWeights, call: Pass, state: S
     return attention.output(o, w.attention, rotation, config, numerics)
 
 
-def _window(new_keys: Tensor, layer: int, call: Pass, state: State) -> tuple[Tensor, Tensor]:
-    """Keys [n, window, head_dim] that each row sees in its window, itself last, and a mask."""
-    width = call.config.sliding_window
+def _window(new_keys: Tensor, layer: int, call: Pass, state: State) -> Tensor:
+    """Keys [n, window, head_dim] of each row's window, itself last; moves the window on."""
     keys = torch.cat([state.windows[layer], new_keys])
     state.windows[layer] = keys[new_keys.shape[0] :]
-    age = torch.arange(width - 1, -1, -1, device=keys.device)
-    return keys.unfold(0, width, 1).transpose(1, 2), call.positions[:, None] >= age
+    return keys.unfold(0, call.config.sliding_window, 1).transpose(1, 2)
 
 
 def _entries(entries: Tensor, chosen: Tensor) -> Tensor:
@@ -128,8 +136,9 @@ def write_memory(x: Tensor, layer: int, w: CompressorWeights, call: Pass, state:
     old = state.memories[layer]
     latent, unpaired = compressor.latents(x, old.unpaired, w, config, numerics)
     first = old.entries.shape[0]
-    ids = torch.arange(first, first + latent.shape[0], device=x.device)
-    rotation = call.rope.at(ids * config.ratio(layer), compressed=True)
+    ratio, last = config.ratio(layer), first + latent.shape[0]
+    starts = torch.arange(first * ratio, last * ratio, ratio, device=x.device)
+    rotation = call.rope.at(starts, compressed=True)
     state.memories[layer] = Memory(
         torch.cat([old.entries, compressor.main_entries(latent, rotation, numerics)]),
         torch.cat([old.index_keys, compressor.index_keys(latent, w, rotation, config, numerics)]),
@@ -149,7 +158,7 @@ def _choose(
     qr: Tensor,
     layer: int,
     w: IndexerWeights,
-    rotation: Rotation,
+    rotation: Tensor,
     call: Pass,
     state: State,
 ) -> None:

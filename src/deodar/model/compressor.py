@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from deodar.config import ModelConfig
 from deodar.model.layers import rms_norm
 from deodar.model.numerics import Numerics
-from deodar.model.rope import Rotation, rotate
+from deodar.model.rope import rotate
 
 Unpaired = tuple[Tensor, Tensor]
 
@@ -45,7 +46,7 @@ def latents(
     if w.wgate is None:
         pooled, left = numerics.linear16(x, w.wkv), None
     else:
-        a, g = x @ w.wkv.T, x @ w.wgate.T
+        a, g = F.linear(x, w.wkv), F.linear(x, w.wgate)
         if unpaired is not None:
             a, g = torch.cat([unpaired[0], a]), torch.cat([unpaired[1], g])
         even = a.shape[0] // 2 * 2
@@ -59,7 +60,7 @@ def latents(
 def index_keys(
     latent: Tensor,
     w: CompressorWeights,
-    rotation: Rotation,
+    rotation: Tensor,
     config: ModelConfig,
     numerics: Numerics,
 ) -> Tensor:
@@ -69,6 +70,6 @@ def index_keys(
     return numerics.index_key(rotate(keys, rotation, numerics))
 
 
-def main_entries(latent: Tensor, rotation: Rotation, numerics: Numerics) -> Tensor:
+def main_entries(latent: Tensor, rotation: Tensor, numerics: Numerics) -> Tensor:
     """latents [new, head_dim] -> stored entries [new, head_dim], key and value at once."""
     return numerics.main_entry(rotate(latent, rotation, numerics))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from deodar.config import ModelConfig
 from deodar.model.layers import rms_scale
@@ -39,13 +40,19 @@ class Mixes:
 def sinkhorn(logits: Tensor, rounds: int, eps: float) -> Tensor:
     """Nearly doubly stochastic matrices from logits [n, c, c]; ends on a column step.
 
-    The softmax over j is the row step of the first round.
+    The softmax over j is the row step of the first round. `baddbmm(e, a, b)` is e + a b, so
+    `row_sums` and `column_sums` come with eps added.
     """
+    n, c, _ = logits.shape
+    floor, row = logits.new_full((), eps), logits.new_ones(n, 1, c)
+    column = row.transpose(1, 2)
     comb = logits.softmax(dim=-1) + eps
-    comb = comb / (comb.sum(dim=-2, keepdim=True) + eps)
+    comb = comb / torch.baddbmm(floor, row, comb)
     for _ in range(rounds - 1):
-        comb = comb / (comb.sum(dim=-1, keepdim=True) + eps)
-        comb = comb / (comb.sum(dim=-2, keepdim=True) + eps)
+        row_sums = torch.baddbmm(floor, comb, column)
+        comb = comb / row_sums
+        column_sums = torch.baddbmm(floor, row, comb)
+        comb = comb / column_sums
     return comb
 
 
@@ -69,15 +76,15 @@ def split_mix(m: Tensor, weights: HyperWeights, config: ModelConfig) -> Mixes:
 def mixes(stream: Tensor, weights: HyperWeights, config: ModelConfig) -> Mixes:
     """Mixes of a stream [n, c, hidden]; one statistic for all copies together."""
     v = stream.flatten(1)
-    return split_mix((v @ weights.fn.T) * rms_scale(v, config.rms_norm_eps), weights, config)
+    return split_mix(F.linear(v, weights.fn) * rms_scale(v, config.rms_norm_eps), weights, config)
 
 
 def read(stream: Tensor, pre: Tensor, numerics: Numerics) -> Tensor:
     """Weighted sum of the copies: [n, c, hidden], [n, c] -> [n, hidden]."""
-    return numerics.bf16((pre[:, :, None] * stream).sum(dim=1))
+    return numerics.bf16(torch.einsum("nc,nch->nh", pre, stream))
 
 
 def write(stream: Tensor, y: Tensor, mix: Mixes, numerics: Numerics) -> Tensor:
     """New stream: X[j] = post[j] y + sum over i of comb[i, j] X[i]."""
-    kept = mix.comb.transpose(1, 2) @ stream
-    return numerics.bf16(mix.post[:, :, None] * y[:, None, :] + kept)
+    kept = torch.einsum("nij,nih->njh", mix.comb, stream)
+    return numerics.bf16(torch.einsum("nj,nh->njh", mix.post, y) + kept)

@@ -15,7 +15,7 @@ from torch import Tensor
 from deodar.config import ModelConfig
 from deodar.model.layers import lowest_id_top_k
 from deodar.model.numerics import Numerics
-from deodar.model.rope import Rotation, rotate
+from deodar.model.rope import rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def scores(
     qr: Tensor,
     keys: Tensor,
     w: IndexerWeights,
-    rotation: Rotation,
+    rotation: Tensor,
     config: ModelConfig,
     numerics: Numerics,
 ) -> Tensor:

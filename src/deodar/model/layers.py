@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from deodar.model.numerics import Numerics
 
@@ -18,7 +19,7 @@ def rms_scale(x: Tensor, eps: float) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, numerics: Numerics) -> Tensor:
     """x [..., d] normed and weighted, one rounding at the end (3.0). Zeros stay zeros."""
-    return numerics.bf16(weight * (x * rms_scale(x, eps)))
+    return numerics.bf16(F.rms_norm(x, weight.shape, weight, eps))
 
 
 def lowest_id_top_k(scores: Tensor, k: int) -> Tensor:
@@ -27,10 +28,8 @@ def lowest_id_top_k(scores: Tensor, k: int) -> Tensor:
     scores: [n, m] with -inf for what may not be chosen. Returns int64 [n, k]; places that found
     nothing to choose hold -1, at the end.
     """
-    n, m = scores.shape
+    m = scores.shape[1]
     taken = min(k, m)
     ordered, ids = scores.sort(dim=-1, descending=True, stable=True)
     ids = torch.where(ordered[:, :taken] > -torch.inf, ids[:, :taken], m).sort(dim=-1).values
-    padded = torch.full((n, k), -1, dtype=torch.int64, device=scores.device)
-    padded[:, :taken] = torch.where(ids < m, ids, -1)
-    return padded
+    return F.pad(torch.where(ids < m, ids, -1), (0, k - taken), value=-1)

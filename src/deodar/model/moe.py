@@ -68,7 +68,7 @@ def expert(
 def moe(x: Tensor, image: Tensor | None, w: MoeWeights, numerics: Numerics) -> Tensor:
     """x [n, hidden] -> [n, hidden]. image: bool [n], tokens that take bias_vl; None for text."""
     bias = w.bias if image is None else torch.where(image[:, None], w.bias_vl, w.bias)
-    chosen, weight = route(x @ w.gate.T, bias, w.top_k, w.scale)
+    chosen, weight = route(F.linear(x, w.gate), bias, w.top_k, w.scale)
     routed = torch.zeros_like(x)
     for e in chosen.unique().tolist():
         row, place = (chosen == e).nonzero(as_tuple=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from torch import Tensor, bfloat16
+from torch.nn import functional as F
 
 from deodar.errors import ConfigError
 from deodar.model import quant
@@ -36,29 +37,29 @@ class Numerics:
         """x [n, in] times an fp8 or fp4 matrix [out, in]; input rounded by 5.1."""
         if self.rounds_activations:
             x = quant.fp8_round(x)
-        return self.bf16(x @ weight.T)
+        return self.bf16(F.linear(x, weight))
 
     def linear16(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [n, in] times a bf16 matrix [out, in]."""
-        return self.bf16(x @ weight.T)
+        return self.bf16(F.linear(x, weight))
 
     def window_key(self, x: Tensor) -> Tensor:
         """A window key as it is read back (5.2)."""
         if not self.rounds_stored:
             return x
-        return quant.decode_window_key(quant.encode_window_key(x))
+        return quant.fp8_round(x)
 
     def main_entry(self, x: Tensor) -> Tensor:
         """A compressed entry as it is read back (5.4)."""
         if not self.rounds_stored:
             return x
-        return quant.decode_main_entry(quant.encode_main_entry(x))
+        return quant.entry_round(x)
 
     def index_key(self, x: Tensor) -> Tensor:
         """An index key as it is read back (5.3)."""
         if not self.rounds_stored:
             return x
-        return quant.decode_index_key(quant.encode_index_key(x))
+        return quant.index_round(x)
 
     def index_query(self, x: Tensor) -> Tensor:
         """An index query: rounded like its keys (5.3), but not stored, so only in `faithful`."""

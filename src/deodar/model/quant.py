@@ -1,14 +1,14 @@
 """The roundings of section 5 and the bytes in which compressed memory is kept (4.3, 4.4).
 
-Called by `numerics` (which says where a rounding happens) and by tests of faster stores. Every
-rounding is to nearest, ties to even. A stored vector is its codes followed by its scales:
+Called by `numerics` (which says where a rounding happens) and by faster stores. Every rounding is
+to nearest, ties to even. A stored vector is its codes followed by its scales:
 
     window key   head_dim e4m3 codes,      one e8m0 scale per 32 values    512 -> 512 + 16 = 528 B
     main entry   head_dim / 2 e2m1 pairs,  one e4m3 scale per 16 values    512 -> 256 + 32 = 288 B
     index key    head_dim / 2 e2m1 pairs,  one e8m0 scale per 32 values    128 ->  64 +  4 =  68 B
 
 In an e2m1 pair the low nibble is the even column, as in the checkpoint (2.1). What must hold:
-`decode(encode(x))` is the value that the model computes with; there is no second definition.
+`decode_*(encode_*(x))` equals `*_round(x)`, the value that the model computes with, bit for bit.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ENTRY_FLOOR = 6.0 * 2.0**-9
 E8M0_BIAS = 127
 
 E2M1_VALUES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+_E2M1_BY_CODE = torch.cat([E2M1_VALUES, -E2M1_VALUES])
 
 
 def _just_below(value: float) -> float:
@@ -57,14 +58,13 @@ def _amax(groups: Tensor, floor: float) -> Tensor:
 
 def e2m1_encode(x: Tensor) -> Tensor:
     """fp32 values -> codes 0..15 (uint8), nearest, ties to the even code, sign kept (5)."""
-    magnitude = torch.bucketize(x.abs(), _E2M1_BORDERS.to(x.device)).to(torch.uint8)
-    return magnitude + 8 * torch.signbit(x).to(torch.uint8)
+    magnitude = torch.bucketize(x.abs(), _E2M1_BORDERS.to(x.device), out_int32=True)
+    return (magnitude + 8 * torch.signbit(x)).to(torch.uint8)
 
 
 def e2m1_decode(codes: Tensor) -> Tensor:
     """Codes 0..15 -> fp32 values."""
-    values = E2M1_VALUES.to(codes.device)
-    return torch.cat([values, -values])[codes.long()]
+    return _E2M1_BY_CODE.to(codes.device)[codes.int()]
 
 
 def _pack(codes: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def _fp8_parts(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fp8_round(x: Tensor) -> Tensor:
-    """Input of an fp8 or fp4 matrix: rounded in groups of 32 with a power-of-two scale (5.1).
+    """Input of an fp8 or fp4 matrix (5.1), and a window key as it is attended to (5.2).
 
     x: fp32 [..., d], d a multiple of 32. Returns fp32 of the same shape, exact in bf16.
     """
@@ -116,11 +116,22 @@ def decode_window_key(stored: Tensor) -> Tensor:
     return (_groups(values, FP8_GROUP) * _e8m0_decode(scales)).flatten(-2)
 
 
-def encode_index_key(x: Tensor) -> Tensor:
-    """fp32 [..., d] -> uint8 [..., d / 2 + d / 32] (5.3)."""
+def _index_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes [..., d / 32, 32] and scale exponents [..., d / 32, 1] (5.3)."""
     groups = _groups(x, INDEX_GROUP)
     exponent = pow2ceil_exponent(_amax(groups, INDEX_FLOOR) * (1.0 / FP4_MAX))
-    codes = e2m1_encode((groups * _pow2(-exponent)).clamp(-FP4_MAX, FP4_MAX))
+    return e2m1_encode((groups * _pow2(-exponent)).clamp(-FP4_MAX, FP4_MAX)), exponent
+
+
+def index_round(x: Tensor) -> Tensor:
+    """Index keys and queries [..., d] as they are scored (5.3)."""
+    codes, exponent = _index_parts(x)
+    return (e2m1_decode(codes) * _pow2(exponent)).flatten(-2)
+
+
+def encode_index_key(x: Tensor) -> Tensor:
+    """fp32 [..., d] -> uint8 [..., d / 2 + d / 32] (5.3)."""
+    codes, exponent = _index_parts(x)
     scales = (exponent.squeeze(-1) + E8M0_BIAS).to(torch.uint8)
     return torch.cat([_pack(codes.flatten(-2)), scales], dim=-1)
 
@@ -132,15 +143,26 @@ def decode_index_key(stored: Tensor) -> Tensor:
     return (_groups(values, INDEX_GROUP) * _e8m0_decode(stored[..., half:])).flatten(-2)
 
 
-def encode_main_entry(x: Tensor) -> Tensor:
-    """fp32 [..., d] -> uint8 [..., d / 2 + d / 16] (5.4).
+def _entry_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes [..., d / 16, 16] and e4m3 scales [..., d / 16, 1] (5.4).
 
-    The e4m3 scale is rounded to nearest, so a group's largest element may clamp at 6. Beyond the
+    The scale is rounded to nearest, so a group's largest element may clamp at 6. Beyond the
     largest e4m3 number the scale stays there: saturation rather than NaN.
     """
     groups = _groups(x, ENTRY_GROUP)
     scales = (_amax(groups, ENTRY_FLOOR) / FP4_MAX).clamp(max=FP8_MAX).to(torch.float8_e4m3fn)
-    codes = e2m1_encode((groups / scales.float()).clamp(-FP4_MAX, FP4_MAX))
+    return e2m1_encode((groups / scales.float()).clamp(-FP4_MAX, FP4_MAX)), scales
+
+
+def entry_round(x: Tensor) -> Tensor:
+    """Main entries [..., d] as they are attended to (5.4)."""
+    codes, scales = _entry_parts(x)
+    return (e2m1_decode(codes) * scales.float()).flatten(-2)
+
+
+def encode_main_entry(x: Tensor) -> Tensor:
+    """fp32 [..., d] -> uint8 [..., d / 2 + d / 16] (5.4)."""
+    codes, scales = _entry_parts(x)
     return torch.cat([_pack(codes.flatten(-2)), scales.view(torch.uint8).squeeze(-1)], dim=-1)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from deodar.checkpoint.engram import DEAD, hash_rows
 from deodar.checkpoint.loader import Checkpoint
@@ -24,6 +25,9 @@ from deodar.model.layers import rms_norm
 from deodar.model.numerics import NumericsName, numerics
 from deodar.model.rope import RopeTables
 from deodar.model.state import State, new_state
+
+ROWS_AT_ONCE = 512
+"""Longer inputs run in pieces of this many tokens, so that memory grows with the length only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,23 @@ class ForwardResult:
     taps: Tensor
     engram_rows: dict[int, np.ndarray]
     magnitudes: Tensor
+
+
+def joined(results: Sequence[ForwardResult]) -> ForwardResult:
+    """One result of consecutive calls on the same sequence."""
+    candidates = [r.candidates for r in results if r.candidates is not None]
+    first = results[0]
+    return ForwardResult(
+        logits=torch.cat([r.logits for r in results]),
+        chosen={layer: torch.cat([r.chosen[layer] for r in results]) for layer in first.chosen},
+        candidates=torch.cat(candidates) if candidates else None,
+        taps=torch.cat([r.taps for r in results]),
+        engram_rows={
+            layer: np.concatenate([r.engram_rows[layer] for r in results])
+            for layer in first.engram_rows
+        },
+        magnitudes=torch.cat([r.magnitudes for r in results], dim=1),
+    )
 
 
 class Reference:
@@ -87,38 +108,43 @@ class Reference:
         image_mask: which tokens lie in an image span (None: none); their embeddings are those of
         their ids. hide_memory: attend to the window only (the memory is still written), to
         measure what the memory is worth. RequestError if an id is outside the vocabulary, if ids
-        is empty or longer than the context, or if the mask has another length.
+        is empty or longer than the context, or if the mask has another length; `state` is then as
+        it was.
         """
         self._check(ids, image_mask, state.length)
+        results = []
+        for start in range(0, len(ids), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            mask = None if image_mask is None else image_mask[rows]
+            results.append(self._forward_rows(ids[rows], state, mask, hide_memory))
+        return results[0] if len(results) == 1 else joined(results)
+
+    def _forward_rows(
+        self,
+        ids: Sequence[int],
+        state: State,
+        image_mask: Sequence[bool] | None,
+        hide_memory: bool,
+    ) -> ForwardResult:
         config, numbers = self.config, self.numerics
         call = self._begin(ids, state, image_mask, hide_memory)
-        compressed = np.concatenate([state.history, self._compressed(ids, image_mask)])
         stream = self.embed[torch.tensor(ids)][:, None, :].repeat(1, config.hc_mult, 1)
         pre = torch.zeros(len(ids), config.hc_mult)
         pre[:, 0] = 1.0
-        taps, magnitudes, rows = [], [], {}
-        for layer, w in enumerate(self.blocks):
-            if layer in self.engrams:
-                rows[layer] = hash_rows(config, layer, compressed)
-                stream = self._engram(stream, layer, rows[layer], call)
-            if layer in config.dspark_target_layer_ids:
-                taps.append(numbers.bf16(stream.mean(dim=1)))
-
-            def attend(x: Tensor, layer: int = layer) -> Tensor:
-                return layer_attention(x, layer, self.blocks[layer], call, state)
-
-            stream, pre = block(stream, pre, w, attend, call.image, config, numbers)
+        magnitudes = []
+        for layer in range(config.num_hidden_layers):
+            stream, pre = self._layer(layer, stream, pre, call, state)
             magnitudes.append(stream.abs().mean(dim=(1, 2)))
         h = hyper.read(stream, pre, numbers)
         h = rms_norm(h, self.norm, config.rms_norm_eps, numbers)
-        tap_rows = torch.cat(taps, dim=-1) if taps else stream.new_zeros(len(ids), 0)
-        self._advance(state, compressed, tap_rows)
+        taps = torch.cat([stream.new_zeros(len(ids), 0), *call.taps], dim=-1)
+        self._advance(state, call.compressed, taps)
         return ForwardResult(
-            logits=h @ self.head.T,
+            logits=F.linear(h, self.head),
             chosen=call.chosen,
             candidates=call.candidates,
-            taps=tap_rows,
-            engram_rows=rows,
+            taps=taps,
+            engram_rows=call.engram_rows,
             magnitudes=torch.stack(magnitudes),
         )
 
@@ -180,25 +206,44 @@ class Reference:
     ) -> Pass:
         positions = torch.arange(state.length, state.length + len(ids))
         flagged = image_mask is not None and any(image_mask)
+        compressed = self.token_map[np.asarray(ids, dtype=np.int64)]
+        if image_mask is not None:
+            compressed = np.where(image_mask, DEAD, compressed)
         return Pass(
             config=self.config,
             numerics=self.numerics,
             rope=self.rope,
             positions=positions,
+            compressed=np.concatenate([state.history, compressed]),
             image=torch.tensor(image_mask, dtype=torch.bool) if flagged else None,
             hide_memory=hide_memory,
             plain=self.rope.at(positions, compressed=False),
             yarn=self.rope.at(positions, compressed=True),
+            in_window=positions[:, None] >= torch.arange(self.config.sliding_window - 1, -1, -1),
         )
 
-    def _compressed(self, ids: Sequence[int], image_mask: Sequence[bool] | None) -> np.ndarray:
-        compressed = self.token_map[np.asarray(ids, dtype=np.int64)]
-        return compressed if image_mask is None else np.where(image_mask, DEAD, compressed)
+    def _layer(
+        self, layer: int, stream: Tensor, pre: Tensor, call: Pass, state: State
+    ) -> tuple[Tensor, Tensor]:
+        """Engram, tap and block of one layer, in this order (3.2)."""
+        config, numbers = self.config, self.numerics
+        if layer in self.engrams:
+            stream = self._engram(stream, layer, call)
+        if layer in config.dspark_target_layer_ids:
+            call.taps.append(numbers.bf16(stream.mean(dim=1)))
+        w = self.blocks[layer]
 
-    def _engram(self, stream: Tensor, layer: int, rows: np.ndarray, call: Pass) -> Tensor:
-        values = self.checkpoint.engram_rows(layer, rows.reshape(-1))
-        fetched = torch.from_numpy(values).reshape(rows.shape[0], -1)
-        return engram(stream, fetched, call.image, self.engrams[layer], self.config, self.numerics)
+        def attend(x: Tensor) -> Tensor:
+            return layer_attention(x, layer, w, call, state)
+
+        return block(stream, pre, w, attend, call.image, config, numbers)
+
+    def _engram(self, stream: Tensor, layer: int, call: Pass) -> Tensor:
+        rows = hash_rows(self.config, layer, call.compressed)
+        call.engram_rows[layer] = rows
+        fetched = torch.from_numpy(self.checkpoint.engram_rows(layer, rows)).flatten(1)
+        weights = self.engrams[layer]
+        return engram(stream, fetched, call.image, weights, self.config, self.numerics)
 
     def _advance(self, state: State, compressed: np.ndarray, taps: Tensor) -> None:
         history = len(state.history)

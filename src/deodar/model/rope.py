@@ -7,7 +7,6 @@ every layer with a compressed memory uses the YaRN table for everything in it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,9 +17,14 @@ from deodar.model.numerics import Numerics
 
 
 def plain_frequencies(theta: float, rope_dims: int) -> Tensor:
-    """f_i = theta^(-2i / rope_dims), fp32 [rope_dims / 2]."""
-    pairs = np.arange(rope_dims // 2, dtype=np.float32) * np.float32(2.0 / rope_dims)
-    return torch.from_numpy(np.float32(1.0) / np.power(np.float32(theta), pairs))
+    """f_i = theta^(-2i / rope_dims), fp32 [rope_dims / 2].
+
+    The power is rounded to fp32, then inverted in fp32: this gives the published table to the
+    last digit, and the same on every machine. At positions near a million one digit is visible.
+    """
+    exponents = np.arange(0, rope_dims, 2, dtype=np.float64) / rope_dims
+    powers = np.power(np.float64(theta), exponents).astype(np.float32)
+    return torch.from_numpy(np.float32(1.0) / powers)
 
 
 def yarn_frequencies(theta: float, rope_dims: int, scaling: RopeScaling) -> Tensor:
@@ -38,17 +42,6 @@ def yarn_frequencies(theta: float, rope_dims: int, scaling: RopeScaling) -> Tens
     return base / scaling.factor * ramp + base * (1 - ramp)
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """cos and sin of position times frequency, fp32 [n, rope_dims / 2] each."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def inverse(self) -> Rotation:
-        return Rotation(self.cos, -self.sin)
-
-
 class RopeTables:
     """Both frequency tables of a model."""
 
@@ -57,21 +50,24 @@ class RopeTables:
         self.plain = plain_frequencies(config.rope_theta, dims)
         self.yarn = yarn_frequencies(config.compress_rope_theta, dims, config.rope_scaling)
 
-    def at(self, positions: Tensor, *, compressed: bool) -> Rotation:
-        """Rotation of int64 positions [n]; `compressed` picks the table of ratio > 0 layers.
+    def at(self, positions: Tensor, *, compressed: bool) -> Tensor:
+        """e^(i p f) of int64 positions [n], complex64 [n, rope_dims / 2].
 
-        The angle is one fp32 product without range reduction, as in training (3.4).
+        `compressed` picks the table of ratio > 0 layers. The angle is one fp32 product without
+        range reduction, as in training (3.4).
         """
         angle = positions.float()[:, None] * (self.yarn if compressed else self.plain)
-        return Rotation(angle.cos(), angle.sin())
+        return torch.polar(torch.ones_like(angle), angle)
 
 
-def rotate(x: Tensor, rotation: Rotation, numerics: Numerics) -> Tensor:
-    """Rotate the tail of x [n, d] or [n, heads, d]: pair (2i, 2i + 1) is one complex number."""
-    cos, sin = rotation.cos, rotation.sin
+def rotate(x: Tensor, rotation: Tensor, numerics: Numerics) -> Tensor:
+    """Rotate the tail of x [n, d] or [n, heads, d]: pair (2i, 2i + 1) is one complex number.
+
+    rotation: complex [n, rope_dims / 2] of `RopeTables.at`; its conjugate rotates back.
+    """
+    width = 2 * rotation.shape[-1]
     if x.dim() == 3:
-        cos, sin = cos[:, None], sin[:, None]
-    head, tail = x.split([x.shape[-1] - 2 * cos.shape[-1], 2 * cos.shape[-1]], dim=-1)
-    a, b = tail[..., 0::2], tail[..., 1::2]
-    turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
-    return torch.cat([head, numerics.bf16(turned)], dim=-1)
+        rotation = rotation[:, None]
+    head, tail = x.split([x.shape[-1] - width, width], dim=-1)
+    turned = torch.view_as_real(torch.view_as_complex(tail.unflatten(-1, (-1, 2))) * rotation)
+    return torch.cat([head, numerics.bf16(turned.flatten(-2))], dim=-1)

@@ -1,0 +1,100 @@
+"""`deodar generate`: continue a raw prompt and print the text as it comes.
+
+Only the continuation goes to standard output; the last line on standard error tells the seed and
+the speed. Conversations belong to `deodar chat`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from dataclasses import replace
+
+from deodar.checkpoint.loader import read_config, read_generation_config
+from deodar.checkpoint.locate import resolve_model
+from deodar.engine.client import InProcessClient
+from deodar.engine.defaults import sampling_defaults
+from deodar.errors import RequestError
+from deodar.text.segments import Piece
+from deodar.text.tokenizer import Detokenizer, Tokenizer
+from deodar.types import GenerateRequest, SamplingParams, TokenEvent
+
+HELP = "continue a prompt"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="seedling (default) or a checkpoint folder"
+    )
+    parser.add_argument("--model", "--model-path", dest="model_flag", metavar="MODEL")
+    parser.add_argument(
+        "--prompt", required=True, metavar="TEXT", help="text to continue, - for standard input"
+    )
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest continuation")
+    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    parser.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest mass P")
+    parser.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest, 0 is off")
+    parser.add_argument("--min-p", type=float, metavar="P", help="drop below P of the likeliest")
+    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on after the end token")
+    parser.add_argument("--context", type=int, metavar="TOKENS", help="prompt and text together")
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = resolve_model(args.model_flag or args.model or "seedling")
+    config = read_config(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    defaults = sampling_defaults(read_generation_config(folder), config.eos_token_id)
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    request = GenerateRequest(
+        request_id="generate",
+        prompt_ids=tuple(tokenizer.encode_raw(prompt)),
+        sampling=requested_sampling(args, defaults),
+        arrival=time.monotonic(),
+    )
+    engine = InProcessClient.open(folder, context=args.context)
+    try:
+        return asyncio.run(_stream(engine, request, tokenizer))
+    finally:
+        engine.close()
+
+
+def requested_sampling(args: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
+    """The defaults with what the command line sets; ranges are checked by the engine."""
+    names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return replace(defaults, **given)
+
+
+async def _stream(engine: InProcessClient, request: GenerateRequest, tokenizer: Tokenizer) -> int:
+    detokenizer = Detokenizer(tokenizer)
+    start = time.monotonic()
+    first = None
+    event: TokenEvent | None = None
+    async for event in engine.submit(request):
+        first = first or time.monotonic()
+        shown = event.token_ids if event.stop_token_id is None else event.token_ids[:-1]
+        _write(detokenizer.push(shown))
+    _write(detokenizer.finish())
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    assert event is not None
+    assert first is not None
+    if event.error is not None:
+        raise RequestError(event.error, status=500)
+    count, usage = event.usage.completion_tokens, event.usage
+    pace = (time.monotonic() - first) / max(count - 1, 1)
+    print(
+        f"{usage.prompt_tokens} prompt tokens in {first - start:.2f} s, {count} tokens at "
+        f"{pace * 1000:.2f} ms, {event.finish_reason}, seed {event.seed}",
+        file=sys.stderr,
+    )
+    return 0
+
+
+def _write(pieces: list[Piece]) -> None:
+    for piece in pieces:
+        sys.stdout.write(piece.text)
+    sys.stdout.flush()

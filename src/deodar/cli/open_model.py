@@ -1,0 +1,59 @@
+"""What `serve` and `chat` need of a model: its engine, tokenizer, context and defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from deodar.checkpoint.loader import read_config, read_generation_config
+from deodar.checkpoint.locate import resolve_model
+from deodar.engine.client import EngineClient
+from deodar.engine.defaults import sampling_defaults
+from deodar.errors import ConfigError, TokenizerError
+from deodar.text.tokenizer import Tokenizer
+from deodar.types import SamplingParams
+
+
+class RunningEngine(EngineClient, Protocol):
+    """An engine that was started here."""
+
+    def close(self) -> None:
+        """Stop it; running requests end with reason "abort"."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """An engine that runs, with what belongs to it. Whoever opened it closes the engine."""
+
+    engine: RunningEngine
+    tokenizer: Tokenizer
+    context: int
+    sampling: SamplingParams
+
+
+def open_model(name: str, context: int | None) -> OpenModel:
+    """Load a model by name or folder and start its engine; DeodarError if it cannot serve.
+
+    context: tokens of prompt and answer together; None is what the model was made for.
+    """
+    folder = resolve_model(name)
+    config = read_config(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise TokenizerError(
+            f"tokenizer.json has {tokenizer.vocab_size} ids, the model {config.vocab_size}"
+        )
+    limit = config.max_position_embeddings
+    if context is not None and not 1 < context <= limit:
+        raise ConfigError(f"--context is {context}, it must be between 2 and {limit}")
+    sampling = sampling_defaults(read_generation_config(folder), config.eos_token_id)
+    engine = _start_engine(folder, context or limit)
+    return OpenModel(engine, tokenizer, context or limit, sampling)
+
+
+def _start_engine(folder: Path, context: int) -> RunningEngine:
+    from deodar.engine.client import InProcessClient  # loads the compiled kernels
+
+    return InProcessClient.open(folder, context=context)

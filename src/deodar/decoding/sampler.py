@@ -1,0 +1,128 @@
+"""Logits to one token (design D4): filters on softmax(z / T), then argmax(z / T + noise).
+
+Called once per sampled row, by the engine and later by the drafter with its own logits. The result
+depends on the row, the parameters, the seed and the output index only. Definition and test
+vectors: docs/sampling.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deodar.decoding.noise import gumbel, noise_bits
+from deodar.kernels.cpu.elementary import F32, exp, lane_sum
+from deodar.kernels.cpu.jit import entry, part
+from deodar.kernels.cpu.select import select_top
+from deodar.types import SampledToken, SamplingParams
+
+_NEGLIGIBLE = 26.5  # noise lies between -3.2 and 22.9: a token so far below the best cannot win
+
+
+def sample(
+    logits: NDArray[np.float32], params: SamplingParams, seed: int, index: int, choice: int = 0
+) -> SampledToken:
+    """Draw the token of output `index` from raw logits [vocab].
+
+    seed: 0 .. 2^64 - 1; index, choice: 0 .. 2^32 - 1. The log-probability is that of the raw
+    logits at temperature 1, before any filter.
+    """
+    token, logprob = _draw(
+        logits,
+        float(params.temperature),
+        params.top_k,
+        float(params.top_p),
+        float(params.min_p),
+        np.uint64(seed),
+        np.uint64(choice),
+        np.uint64(index),
+    )
+    return SampledToken(token, logprob)
+
+
+@entry
+def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
+    best = 0
+    for i in range(z.size):
+        if z[i] > z[best]:
+            best = i
+    parts = np.empty(z.size, np.float32)
+    for i in range(z.size):
+        parts[i] = exp(z[i] - z[best])
+    normalizer = math.log(lane_sum(parts))
+    token = best
+    if temperature > 0:
+        kept = _kept(z, best, temperature, top_k, top_p, min_p, parts)
+        token = _noisy_best(z, best, kept, temperature, seed, choice, index)
+    return token, (np.float64(z[token]) - np.float64(z[best])) - normalizer
+
+
+@part
+def _kept(z, best, temperature, top_k, top_p, min_p, parts):
+    """Ids that the filters leave, ascending. All three look at the same softmax(z / T).
+
+    min_p: at least min_p times the largest probability. top_k: the k largest. top_p: the shortest
+    run of the largest whose sum reaches top_p. Order: larger z first, lowest id on ties.
+    """
+    scale = F32(1.0 / temperature)
+    total = 0.0
+    for i in range(z.size):
+        parts[i] = exp((z[i] - z[best]) * scale)
+    for i in range(z.size):
+        total += parts[i]
+    floor = min_p
+    if top_p < 1.0:  # all tokens below this weigh too little together to belong to the run
+        floor = max(floor, (1.0 - top_p) * total / z.size)
+    ids = np.empty(z.size, np.int64)
+    count = 0
+    for i in range(z.size):
+        if parts[i] >= floor and (z[best] - z[i]) / temperature < _NEGLIGIBLE:
+            ids[count] = i
+            count += 1
+    ids = ids[:count]
+    if top_p >= 1.0 and (top_k <= 0 or top_k >= count):
+        return ids
+    if 0 < top_k < count:
+        ids = ids[_largest(z[ids], top_k)]
+        count = top_k
+        if top_p >= 1.0:
+            return ids
+    order = np.argsort(-z[ids], kind="mergesort")
+    mass = 0.0
+    for rank in range(count):
+        mass += parts[ids[order[rank]]]
+        if mass >= top_p * total:
+            count = rank + 1
+            break
+    return np.sort(ids[order[:count]])
+
+
+@part
+def _largest(values, k):
+    """Places of the k largest values, ascending; the first of equal ones."""
+    places = np.empty(values.size, np.int32)
+    return places[: select_top(values, np.empty(values.size, np.uint32), k, places)]
+
+
+@part
+def _noisy_best(z, best, ids, temperature, seed, choice, index):
+    """argmax over ids of z / T + noise, lowest id on ties; ids ascending."""
+    token, score = -1, -np.inf
+    block = -1
+    words = (np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0))
+    for id in ids:
+        if id // 4 != block:
+            block = id // 4
+            words = noise_bits(seed, choice, index, np.uint64(block))
+        value = np.float64(z[id]) / temperature
+        gap = score - value  # the noise must exceed this
+        if gap >= 1.0 and np.float64(~words[id % 4] & np.uint64(0xFFFFFFFF)) >= math.ldexp(
+            1.0, 32 - int(min(gap * 1.44, 40.0))
+        ):
+            continue  # -ln u >= 1 - u >= 2^-(1.44 gap) > e^-gap: too small without computing it
+        value += gumbel(words[id % 4])
+        if value > score:
+            token, score = id, value
+    return token

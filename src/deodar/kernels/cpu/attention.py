@@ -1,0 +1,160 @@
+"""Attention of one row on the CPU: choice of entries (model 3.8), one softmax over two sets (3.6).
+
+A row sees its keys in one order only: window by position, then chosen entries by id. The number of
+keys is padded to 16 with weight 0, so nothing depends on how the row came to be computed.
+"""
+
+from __future__ import annotations
+
+from deodar.kernels.cpu.elementary import F32, LANES, copy, exp, keep_apart, rotate_back
+from deodar.kernels.cpu.jit import part
+from deodar.kernels.cpu.layout import KEY_TILE, ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED
+from deodar.kernels.cpu.matmul import matmul_plain
+from deodar.kernels.cpu.select import select_top
+
+_ZERO = F32(0)
+_ONE = F32(1)
+_FLOOR = F32(-1e30)
+_LOWEST = F32(-float("inf"))
+_HIGHEST = F32(float("inf"))
+
+
+@part
+def choose(m, index_keys, query, weight, visible, role, allowed, chosen):
+    """Write the ids of a row's best entries to `chosen`, ascending; return their number.
+
+    index_keys [tiles, index_dim, 64] of the row's slot and source; query [index_heads, index_dim];
+    weight [index_heads]; allowed uint8 [blocks]: written where role is PUBLISH, read where it is
+    RESTRICTED.
+    """
+    keep_apart()
+    block = m.candidate_block
+    blocks = (visible + block - 1) // block
+    all_blocks = role == ROLE_FREE or blocks <= m.candidate_blocks
+    if all_blocks:
+        allowed[:blocks] = 1
+        if visible <= m.index_topk:
+            for i in range(visible):
+                chosen[i] = i
+            return visible
+    scores = m.scores[:visible]
+    score_entries(m, index_keys, query, weight, scores)
+    if role == ROLE_PUBLISH and not all_blocks:
+        publish_blocks(m, scores, blocks, allowed)
+    if role == ROLE_RESTRICTED and not all_blocks:
+        for b in range(blocks):
+            if allowed[b] == 0:
+                scores[b * block : (b + 1) * block] = _LOWEST
+    return select_top(scores, m.order, m.index_topk, chosen)
+
+
+@part
+def score_entries(m, index_keys, query, weight, scores):
+    """scores[j] = sum over heads, in order, of relu(query_h . key_j) * weight_h * index_scale."""
+    keep_apart()
+    heads = m.index_heads
+    dots = m.dots[: heads * KEY_TILE].reshape(heads, KEY_TILE)
+    for start in range(0, scores.size, KEY_TILE):
+        tile = index_keys[start // KEY_TILE]
+        matmul_plain(query, tile.reshape(tile.size), KEY_TILE, dots)
+        part = scores[start : start + KEY_TILE]
+        part[:] = _ZERO
+        for h in range(heads):
+            factor = weight[h] * m.index_scale
+            row = dots[h]
+            for j in range(part.size):
+                part[j] += max(row[j], _ZERO) * factor
+
+
+@part
+def publish_blocks(m, scores, blocks, allowed):
+    """Mark the best blocks by their best entry; the newest is always in (3.8, two-level choice)."""
+    keep_apart()
+    block = m.candidate_block
+    best = m.values[:blocks]
+    for b in range(blocks):
+        top = _LOWEST
+        for j in range(b * block, min((b + 1) * block, scores.size)):
+            top = max(top, scores[j])
+        best[b] = top
+    best[blocks - 1] = _HIGHEST
+    count = select_top(best, m.order, m.candidate_blocks, m.ids)
+    allowed[:blocks] = 0
+    for i in range(count):
+        allowed[m.ids[i]] = 1
+
+
+@part
+def gather_keys(m, window, entries, position, chosen):
+    """Copy a row's keys to m.values and, turned, to m.flipped; return their number.
+
+    window [ring, head_dim]; entries [n, head_dim]; chosen: ids. Missing keys up to a multiple of
+    16 are zeros.
+    """
+    keep_apart()
+    dim = m.head_dim
+    values = m.values
+    count = min(position + 1, m.window)
+    at = (position + 1 - count) % m.ring
+    for i in range(count):
+        copy(window[at], values[i * dim : (i + 1) * dim])
+        at = at + 1 if at + 1 < m.ring else 0
+    for i in range(chosen.size):
+        copy(entries[chosen[i]], values[(count + i) * dim : (count + i + 1) * dim])
+    count += chosen.size
+    padded = (count + LANES - 1) // LANES * LANES
+    values[count * dim : padded * dim] = _ZERO
+    for start in range(0, padded, LANES):
+        for d in range(dim):
+            to = m.flipped[d * m.key_stride + start :]
+            source = values[start * dim + d :]
+            for i in range(LANES):
+                to[i] = source[i * dim]
+    return count
+
+
+@part
+def softmax(scores, count, scale, sink):
+    """Turn scores [padded] into weights in place; return the denominator, sink included (3.6)."""
+    keep_apart()
+    top = _FLOOR
+    for j in range(count):
+        scores[j] *= scale
+        top = max(top, scores[j])
+    for j in range(scores.size):
+        scores[j] = exp(scores[j] - top)
+    scores[count:] = _ZERO
+    total = _ZERO
+    for start in range(0, scores.size, LANES):
+        part = scores[start : start + LANES]
+        total += (
+            ((part[0] + part[1]) + (part[2] + part[3]))
+            + ((part[4] + part[5]) + (part[6] + part[7]))
+        ) + (
+            ((part[8] + part[9]) + (part[10] + part[11]))
+            + ((part[12] + part[13]) + (part[14] + part[15]))
+        )
+    return total + exp(sink - top)
+
+
+@part
+def attend(m, window, entries, query, position, chosen, sink, cos, sin, heads_out, r):
+    """All heads of row r: query flat [heads * head_dim]; writes heads_out[group, r, :]."""
+    keep_apart()
+    dim, heads = m.head_dim, m.heads
+    count = gather_keys(m, window, entries, position, chosen)
+    padded = (count + LANES - 1) // LANES * LANES
+    weights = m.shares[: heads * padded].reshape(heads, padded)
+    output = m.head_out[: heads * dim].reshape(heads, dim)
+    matmul_plain(query.reshape(heads, dim), m.flipped, m.key_stride, weights)
+    per_group = heads // m.groups
+    for h in range(heads):
+        row = weights[h]
+        share = _ONE / softmax(row, count, m.key_scale, sink[h])
+        for j in range(padded):
+            row[j] *= share
+    matmul_plain(weights, m.values, dim, output)
+    for h in range(heads):
+        rotate_back(output[h], cos, sin)
+        start = (h % per_group) * dim
+        copy(output[h], heads_out[h // per_group, r, start : start + dim])

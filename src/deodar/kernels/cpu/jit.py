@@ -1,0 +1,57 @@
+"""How CPU kernels are compiled: strict IEEE, no interpreter lock, kept on disk between runs.
+
+Used by every file of this folder and by the sampler. The kept code is filed under a digest of all
+kernel sources: numba by itself does not notice that a function called by a kept one has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+from deodar import env
+
+F = TypeVar("F", bound=Callable[..., object])
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}  # division by zero gives inf
+
+
+def entry(function: F) -> F:
+    """A function that Python calls: compiled on its first call, kept on disk."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _code_folder()
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def part(function: F) -> F:
+    """A function that only other kernels call: half the compilation time of an entry.
+
+    Called from Python it raises; tests wrap it in a function of their own.
+    """
+    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+
+
+@cache
+def _code_folder() -> str:
+    """A writable folder named by the digest of the kernel sources and of numba's version."""
+    room = Path(__file__).parent
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted([*room.glob("*.py"), *room.parents[1].glob("decoding/*.py")]):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    name = f"kernels-{digest.hexdigest()[:16]}"
+    try:
+        folder = env.cache_folder() / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        return str(folder)
+    except (OSError, RuntimeError):  # no home, read-only home, no space: compile in this run only
+        return tempfile.mkdtemp(prefix="deodar-")

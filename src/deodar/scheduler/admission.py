@@ -1,0 +1,48 @@
+"""What a request must satisfy before it may wait. Pure functions; errors as api 3.7 words them."""
+
+from __future__ import annotations
+
+import math
+
+from deodar.errors import RequestError
+from deodar.types import GenerateRequest, SamplingParams
+
+
+def check_request(request: GenerateRequest, *, context: int, vocab_size: int) -> None:
+    """RequestError if the prompt is empty, has foreign ids, leaves no room or asks too much."""
+    count = len(request.prompt_ids)
+    if count == 0:
+        raise RequestError("the prompt is empty, it must have at least 1 token", param="prompt")
+    for place, token in enumerate(request.prompt_ids):
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"prompt token {place} is {token}, it must be from 0 to {vocab_size - 1}",
+                param="prompt",
+            )
+    check_sampling(request.sampling)
+    if count >= context:
+        raise RequestError(
+            f"This model's maximum context length is {context} tokens. Your prompt has {count} "
+            "tokens, which leaves no room for an answer. Please shorten it.",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+
+
+def check_sampling(params: SamplingParams) -> None:
+    """RequestError naming the first parameter that is out of range (api 3.2)."""
+    _range("temperature", params.temperature, 0, 2)
+    _range("top_p", params.top_p, 0, 1)
+    if params.top_p == 0:
+        raise RequestError("top_p is 0, it must be above 0 and at most 1", param="top_p")
+    _range("min_p", params.min_p, 0, 1)
+    _range("top_k", params.top_k, 0, 2**31 - 1)
+    if params.seed is not None:
+        _range("seed", params.seed, 0, 2**63 - 1)
+    if params.max_tokens is not None:
+        _range("max_tokens", params.max_tokens, 1, 2**31 - 1)
+
+
+def _range(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise RequestError(f"{name} is {value}, it must be from {low} to {high}", param=name)

@@ -1,0 +1,71 @@
+"""What the routes share: the engine, the tokenizer and the settings, and the body reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import ClientDisconnect, Request
+
+from deodar.engine.client import EngineClient
+from deodar.errors import RequestError
+from deodar.server.settings import ServerSettings
+from deodar.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One served model."""
+
+    engine: EngineClient
+    tokenizer: Tokenizer
+    settings: ServerSettings
+    started: int
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer with; RequestError 404 for a name that is not served."""
+        names = self.settings.model_names
+        if not asked:
+            return names[0]
+        if asked not in names:
+            raise RequestError(
+                f"the model {asked[:100]!r} is not served here; served: {', '.join(names)}",
+                param="model",
+                status=404,
+                code="model_not_found",
+            )
+        return asked
+
+
+def service_of(request: Request) -> Service:
+    """The service of the app that handles this request."""
+    service: Service = request.app.state.service
+    return service
+
+
+async def read_json_body(request: Request, limit: int) -> bytes:
+    """The raw body; RequestError 413 if it is larger than `limit` bytes, 415 if it is no JSON."""
+    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise RequestError(
+            f"the content type is {kind[:80]!r}, it must be application/json", status=415
+        )
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+    except ClientDisconnect:
+        raise RequestError("the client went away before the body ended", status=400) from None
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(
+        f"the body is larger than {limit} bytes", status=413, code="request_too_large"
+    )
