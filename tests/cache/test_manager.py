@@ -342,7 +342,7 @@ def test_churn_leaves_nothing_behind() -> None:
         manager.release(lease, keep=n % 3 > 0)
     manager.check()
     assert (manager.pool.held_pages, manager.slots.held_pages) == (0, 0)
-    manager.tree.evict(60)
+    manager.flush()
     assert manager.pool.free_pages == 60
     assert not manager.snapshots.ids()
     assert manager.snapshots.device_bytes == 0

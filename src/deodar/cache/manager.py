@@ -192,6 +192,10 @@ class CacheManager:
             self.snapshots.discard(parked.save.snapshot_id)
         self.tree.forget(parked.own)
 
+    def flush(self) -> int:
+        """Forget every text that nobody is using; returns the pages that became free."""
+        return self.tree.evict(self.pool.total_pages)
+
     def take_dropped(self) -> tuple[int, ...]:
         """Snapshots dropped since the last call; the engine frees their storage."""
         dropped, self._dropped = tuple(self._dropped), []
