@@ -346,3 +346,21 @@ def test_churn_leaves_nothing_behind() -> None:
     assert manager.pool.free_pages == 60
     assert not manager.snapshots.ids()
     assert manager.snapshots.device_bytes == 0
+
+
+def test_a_prompt_that_just_fits_does_without_the_page_to_copy_from() -> None:
+    manager = new_manager(pages=3, snapshots=0)
+    serve(manager, text(0, 384))
+    lease = lease_of(manager.admit(text(0, 300) + text(900, 84)))
+    assert (lease.resume.hit_tokens, lease.shared_pages, lease.copies) == (256, 2, ())
+
+
+def test_a_parked_state_that_leaves_no_room_is_given_up() -> None:
+    manager = new_manager(pages=3)
+    lease = lease_of(manager.admit(text(0, 384)))
+    manager.commit(lease, 300)
+    parked = manager.park(lease)
+    assert parked is not None
+    with pytest.raises(LookupError, match="leaves no room"):
+        manager.unpark(parked)
+    assert isinstance(manager.admit(text(0, 384)), Lease)
