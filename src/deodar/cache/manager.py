@@ -275,9 +275,9 @@ class CacheManager:
     ) -> Lease | None:
         """Pin first, then make room: eviction must not take what this request is about to use."""
         shared = [node.page for node in match.nodes]
-        source = match.partial.page if match.partial else None
+        sources = [match.partial.page] if match.partial else []
         snapshot = parked.save.snapshot_id if parked else resume.snapshot_id
-        for page in (*shared, *(() if source is None else (source,))):
+        for page in shared + sources:
             self.pool.hold(page)
         if snapshot is not None:
             self.snapshots.pin(snapshot)
@@ -289,12 +289,9 @@ class CacheManager:
                 self.slots.unhold(slot[0])
             if snapshot is not None:
                 self.snapshots.unpin(snapshot)
-            for page in (*shared, *(() if source is None else (source,))):
+            for page in shared + sources:
                 self.pool.unhold(page)
             return None
-        copies: tuple[PageCopy, ...] = ()
-        if source is not None:
-            copies = (PageCopy(source, fresh[0], match.partial_tokens),)
         node = match.nodes[-1] if match.nodes else self.tree.root(salt)
         self.tree.touch(match.partial or node)
         public = parked.salt if parked else salt
@@ -308,7 +305,7 @@ class CacheManager:
             shared_pages=len(shared),
             resume=resume,
             cuts=self._cuts(resume),
-            copies=copies,
+            copies=tuple(PageCopy(page, fresh[0], match.partial_tokens) for page in sources),
             restore=snapshot,
             computed_tokens=parked.save.position if parked else resume.first_row,
             reuse_tokens=reuse_tokens,
