@@ -364,3 +364,28 @@ def test_a_parked_state_that_leaves_no_room_is_given_up() -> None:
     with pytest.raises(LookupError, match="leaves no room"):
         manager.unpark(parked)
     assert isinstance(manager.admit(text(0, 384)), Lease)
+
+
+def test_a_short_prompt_waits_for_its_twin_because_of_the_snapshot_to_come() -> None:
+    """Its rows would all run again without one: 1,000 tokens are within the halo."""
+    manager = new_manager()
+    twin = lease_of(manager.admit(text(0, 1000)))
+    assert manager.admit(text(0, 1000)) == Wait("prefix", twin.lease_id)
+    assert manager.admit(text(0, 1000) + (1,)) == Wait("prefix", twin.lease_id)
+    assert isinstance(manager.admit(text(0, 900) + text(5000, 100)), Lease)
+
+
+@pytest.mark.parametrize("give_up", [True, False])
+def test_nothing_of_a_parked_request_stays_listed_for_it_alone(give_up: bool) -> None:
+    manager = new_manager()
+    lease = lease_of(manager.admit(text(0, 1000)))
+    manager.commit(lease, 700)
+    parked = manager.park(lease)
+    assert parked is not None
+    assert any(node.salt == parked.own for node in manager.tree.nodes())
+    if give_up:
+        manager.drop_parked(parked)
+    else:
+        lease_of(manager.unpark(parked))
+    assert not any(node.salt == parked.own for node in manager.tree.nodes())
+    assert parked.save.snapshot_id not in manager.snapshots.ids()
