@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -55,5 +56,8 @@ def open_model(name: str, context: int | None) -> OpenModel:
 
 def _start_engine(folder: Path, context: int) -> RunningEngine:
     from deodar.engine.client import InProcessClient  # loads the compiled kernels
+    from deodar.kernels.cpu import jit
 
+    if not jit.kept() and sys.stderr.isatty():
+        print("compiling kernels for this processor, once: about 20 s", file=sys.stderr)
     return InProcessClient.open(folder, context=context)

@@ -66,9 +66,10 @@ async def chat_completions(request: Request) -> ASGIApp:
         request.receive, lambda: service.engine.abort(prepared.request.request_id)
     )
     steps = log.observe(run_answer(service.engine, prepared.request, prepared.answer), watch)
+    first = asyncio.create_task(_next(steps))  # hands the request to the engine, then the watch
+    watch.start()
     if not prepared.body.stream:
-        return await _whole(prepared, steps, watch, headers)
-    first = asyncio.create_task(_next(steps))
+        return await _whole(prepared, first, steps, watch, headers)
     await asyncio.wait({first}, timeout=service.settings.keep_alive_s)
     failure = first.exception() if first.done() else None
     if failure is not None:
@@ -143,10 +144,15 @@ async def _next(steps: AsyncIterator[Step]) -> Step:
 
 
 async def _whole(
-    prepared: Prepared, steps: AsyncIterator[Step], watch: DisconnectWatch, headers: dict[str, str]
+    prepared: Prepared,
+    first: asyncio.Task[Step],
+    steps: AsyncIterator[Step],
+    watch: DisconnectWatch,
+    headers: dict[str, str],
 ) -> Response:
     whole = shapes.WholeAnswer()
     try:
+        whole.add(await first)
         async for step in steps:
             whole.add(step)
     except Exception as error:
