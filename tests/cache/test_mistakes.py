@@ -25,7 +25,7 @@ from deodar.cache.resume import Saved
 from deodar.cache.snapshots import SnapshotStore
 
 BUDGET = settings(
-    max_examples=400,
+    max_examples=250,
     stateful_step_count=30,
     deadline=None,
     database=None,
