@@ -4,16 +4,17 @@ import asyncio
 import json
 
 import pytest
-from conftest import SETTINGS
 from fake_engine import FakeEngine
 
 from deodar.server.app import create_app
+from deodar.server.settings import ServerSettings
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_left_while_its_body_was_prepared_ends_its_request(small_tokenizer, stream):
     engine = FakeEngine(small_tokenizer.eos_id, lambda request: ["wait"])
-    app = create_app(engine, small_tokenizer, SETTINGS)
+    settings = ServerSettings(model_names=("seedling",), context=2000)
+    app = create_app(engine, small_tokenizer, settings)
     body = json.dumps({"messages": [{"role": "user", "content": "hi"}], "stream": stream})
     news = [{"type": "http.request", "body": body.encode(), "more_body": False}]
 
