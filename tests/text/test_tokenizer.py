@@ -140,3 +140,9 @@ def test_ids_outside_the_vocabulary_are_empty(tokenizer):
 
 def test_lone_surrogates_in_text_do_not_raise(tokenizer):
     assert tokenizer.decode(tokenizer.encode_text("a\ud800b")) == "a\ufffdb"
+
+
+@given(st.text(max_size=300) | st.text(alphabet="a ", max_size=300))
+def test_the_lower_bound_of_a_prompt_is_one(small_tokenizer, text):
+    prompt = Prompt((Piece(SPECIAL_TOKENS[0], special=True), Piece(text)), Start("answer"))
+    assert small_tokenizer.fewest_tokens(prompt) <= len(small_tokenizer.encode_prompt(prompt))
