@@ -63,3 +63,18 @@ def test_a_folder_that_is_no_checkpoint_is_one_line_and_exit_2(
     assert result.returncode == 2, result.stderr
     assert str(folder) in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["make-tiny", ""], "OUT is empty"),
+        (["eval", "--threads", "0"], "--threads is 0"),
+        (["bench", "decode", "--out", "/no/such/folder/x.json"], "its folder does not exist"),
+    ],
+)
+def test_bad_values_are_refused_before_any_work(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

@@ -31,6 +31,8 @@ def run_eval(args: argparse.Namespace) -> int:
     unknown = [name for name in names if name not in SUITES]
     if unknown:
         raise RequestError(f"--only names {unknown[0]!r}, must be among {', '.join(SUITES)}")
+    if args.threads < 1:
+        raise RequestError(f"--threads is {args.threads}, it must be at least 1")
     console = Console()
     folder = resolve_model(args.model)
     started = time.monotonic()
