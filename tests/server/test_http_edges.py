@@ -247,7 +247,9 @@ def test_a_prompt_far_too_long_is_refused_before_it_is_tokenised(place, monkeypa
     answer = place.post({"messages": [{"role": "user", "content": "x" * 95_000}]})
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
-    assert "This model's maximum context length is 2000 tokens." in answer.json()["error"]["message"]
+    assert (
+        "This model's maximum context length is 2000 tokens." in answer.json()["error"]["message"]
+    )
 
 
 def test_the_answer_is_shortened_to_the_context(place):
