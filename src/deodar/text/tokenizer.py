@@ -71,7 +71,9 @@ class Tokenizer:
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of ordinary text; spellings of special tokens in it stay text (spec api 1.12)."""
-        ids: list[int] = self._plain.encode(without_surrogates(text), add_special_tokens=False).ids
+        # Only the batch call lets other threads run: a long text must not stop the event loop.
+        texts = [without_surrogates(text)]
+        ids: list[int] = self._plain.encode_batch_fast(texts, add_special_tokens=False)[0].ids
         return ids
 
     def encode_raw(self, text: str) -> list[int]:
