@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import deodar
 from deodar.errors import CheckpointError
 
 SEEDLING = "seedling"
@@ -16,7 +15,7 @@ def resolve_model(name_or_path: str) -> Path:
     Raises CheckpointError naming what is known if there is no such thing.
     """
     if name_or_path == SEEDLING:
-        folder = Path(deodar.__file__).parent / SEEDLING
+        folder = Path(__file__).parent.parent / SEEDLING
         if not (folder / "config.json").exists():
             raise CheckpointError(f"this installation holds no {SEEDLING}")
         return folder

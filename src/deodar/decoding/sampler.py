@@ -51,12 +51,12 @@ def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
     parts = np.empty(z.size, np.float32)
     for i in range(z.size):
         parts[i] = exp(z[i] - z[best])
-    normalizer = np.float64(z[best]) + math.log(lane_sum(parts))
+    normalizer = math.log(lane_sum(parts))
     token = best
     if temperature > 0:
         kept = _kept(z, best, temperature, top_k, top_p, min_p, parts)
         token = _noisy_best(z, best, kept, temperature, seed, choice, index)
-    return token, np.float64(z[token]) - normalizer
+    return token, (np.float64(z[token]) - np.float64(z[best])) - normalizer
 
 
 @part

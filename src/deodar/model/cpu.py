@@ -137,6 +137,30 @@ class CpuModel:
         first = max(0, position + 1 - ring)
         return self._state.taps[slot, np.arange(first, position + 1) % ring]
 
+    def active_bytes(self, length: int) -> int:
+        """Bytes that a decode row reads at a context of `length` tokens: weights, keys, entries."""
+        config, book = self.config, self._book
+        narrow = (
+            config.hidden_size * (book[:, at.IN_WIDTH] + book[:, at.FFN_WIDTH]).sum()
+            + config.q_lora_rank * book[:, at.QUERY_WIDTH].sum()
+            + config.engram_columns * config.engram_head_dim * 5 * config.hidden_size
+            * len(config.engram_layer_ids)
+            + config.hidden_size * (padded(config.vocab_size) + 1)
+        )  # fmt: skip
+        group_out = config.num_attention_heads * config.head_dim * config.o_lora_rank
+        out = group_out + config.o_groups * config.o_lora_rank * config.hidden_size
+        experts = (3 * config.num_experts_per_tok + 1) * config.moe_intermediate_size
+        narrow += config.num_hidden_layers * (out + experts * config.hidden_size)
+        mixes = 2 * config.num_hidden_layers * COPIES * config.hidden_size * at.MIX_WIDTH
+        keys = config.num_hidden_layers * min(length, config.sliding_window) * config.head_dim
+        for layer in range(config.num_hidden_layers):
+            if config.ratio(layer):
+                entries = length // config.ratio(layer)
+                keys += min(entries, config.index_topk) * config.head_dim
+                if layer in config.index_source_layer_ids and entries > config.index_topk:
+                    keys += entries * config.index_head_dim
+        return int(2 * narrow + 4 * (mixes + keys))
+
     def _fetch_engram(self, rows: int) -> None:
         for number, table in enumerate(self._engram):
             numbers = table.hash

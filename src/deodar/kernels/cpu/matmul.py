@@ -2,8 +2,8 @@
 
 out[r, j] = fma(x[r, K-1], w[K-1, j], ... fma(x[r, 1], w[1, j], fma(x[r, 0], w[0, j], 0))): fused
 multiply-adds one after another in the order of the inner dimension. Vectors run along j and tiles
-along r, so no shape can change a sum. The inner loop is written as vector instructions of the compiler's
-own language, because left to itself it misses most of the speed on narrow matrices.
+along r, so no shape can change a sum. The inner loop is written as vector instructions in the
+compiler's own language, because left to itself it misses most of the speed on narrow matrices.
 
 A stored matrix is packed (`pack`) so that one row reads it from front to back:
 
@@ -68,27 +68,27 @@ def _emit(
     builder: Any, rows: int, width: int, narrow: bool, x_ptr: Any, w_ptr: Any, out_ptr: Any,
     x_at: Any, x_step: Any, w_at: Any, w_step: Any, depth: Any, out_at: Any, out_step: Any,
 ) -> None:  # fmt: skip
-    """For all k: v = w[w_at + k w_step :][:width], sum[r] = fma(x[x_at + r x_step + k], v, sum[r])."""
+    """For k in order: v = w[w_at + k w_step :][:width] and, for every row r,
+
+    sum[r] = fma(x[x_at + r x_step + k], v, sum[r]); at last out[out_at + r out_step :] = sum[r].
+    """
     lanes = ir.VectorType(ir.FloatType(), width)
     fma_type = ir.FunctionType(lanes, [lanes, lanes, lanes])
     fma = cgutils.get_or_insert_function(builder.module, fma_type, f"llvm.fma.v{width}f32")
+    zeros = ir.Constant(lanes, [0.0] * width)
     zero_mask = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
-    starts = [
-        builder.add(x_at, builder.mul(x_step, ir.Constant(x_step.type, r))) for r in range(rows)
-    ]
-    sums = [
-        cgutils.alloca_once_value(builder, ir.Constant(lanes, [0.0] * width)) for _ in range(rows)
-    ]
+    first_lane = ir.Constant(ir.IntType(32), 0)
+    row_numbers = [ir.Constant(x_step.type, r) for r in range(rows)]
+    starts = [builder.add(x_at, builder.mul(x_step, r)) for r in row_numbers]
+    sums = [cgutils.alloca_once_value(builder, zeros) for _ in range(rows)]
     for total in sums:  # the slots are made once per function: clear them at every use
-        builder.store(ir.Constant(lanes, [0.0] * width), total)
+        builder.store(zeros, total)
     with cgutils.for_range(builder, depth) as loop:
         place = builder.gep(w_ptr, [builder.add(w_at, builder.mul(loop.index, w_step))])
         weights = _load_lanes(builder, place, width, narrow)
         for start, total in zip(starts, sums, strict=True):
             value = builder.load(builder.gep(x_ptr, [builder.add(start, loop.index)]))
-            single = builder.insert_element(
-                ir.Constant(lanes, ir.Undefined), value, ir.Constant(ir.IntType(32), 0)
-            )
+            single = builder.insert_element(ir.Constant(lanes, ir.Undefined), value, first_lane)
             spread = builder.shuffle_vector(single, ir.Constant(lanes, ir.Undefined), zero_mask)
             builder.store(builder.call(fma, [spread, weights, builder.load(total)]), total)
     for r, total in zip(row_numbers, sums, strict=True):

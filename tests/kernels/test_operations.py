@@ -1,0 +1,172 @@
+"""Each kernel against the reference's operator, or NumPy, on identical inputs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from doors import door
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deodar.checkpoint.tiny import tiny_config
+from deodar.kernels.cpu import elementary, engram, hyper, moe, quant, select
+from deodar.model import quant as reference_quant
+from deodar.model.hyper import HyperWeights, mixes
+
+RNG = np.random.default_rng(1)
+F32 = np.float32
+
+
+def floats(*shape: int, scale: float = 1.0) -> np.ndarray:
+    return (RNG.standard_normal(shape) * scale).astype(F32)
+
+
+def test_exp_is_within_two_units_in_the_last_place() -> None:
+    call = door(elementary.exp)
+    x = np.concatenate([np.linspace(-87, 88, 4001), floats(2000)]).astype(F32)
+    got = np.array([call(v) for v in x], F32)
+    exact = np.exp(x.astype(np.float64))
+    assert (np.abs(got - exact) / exact).max() < 2.4e-7
+    assert call(F32(0)) == 1.0
+    assert call(F32(-1000)) == call(F32(-87))
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 64, 320])
+def test_norm_and_sums(count: int) -> None:
+    x, weight = floats(count), floats(count)
+    out = np.empty(count, F32)
+    door(elementary.rms_norm)(x, weight, F32(1e-20), out)
+    exact = weight * x / math.sqrt(float((x.astype(np.float64) ** 2).mean()))
+    np.testing.assert_allclose(out, exact, rtol=2e-6)
+    assert door(elementary.lane_sum)(x) == pytest.approx(
+        float(x.astype(np.float64).sum()), abs=1e-4
+    )
+    assert not np.isnan(out).any()
+    zero = np.zeros(count, F32)
+    door(elementary.rms_norm)(zero, weight, F32(1e-20), out)
+    assert not out.any()
+
+
+def test_rotation_and_its_inverse() -> None:
+    x, angle = floats(24), floats(4)
+    turned = x.copy()
+    door(elementary.rotate)(turned, np.cos(angle), np.sin(angle))
+    pairs = (x[16::2] + 1j * x[17::2]) * np.exp(1j * angle.astype(np.float64))
+    np.testing.assert_allclose(turned[16::2], pairs.real, atol=1e-6)
+    np.testing.assert_allclose(turned[17::2], pairs.imag, atol=1e-6)
+    np.testing.assert_array_equal(turned[:16], x[:16])
+    door(elementary.rotate_back)(turned, np.cos(angle), np.sin(angle))
+    np.testing.assert_allclose(turned, x, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 300.0])
+@pytest.mark.parametrize(
+    ("kernel", "reference"),
+    [
+        (quant.round_window_key, reference_quant.fp8_round),
+        (quant.round_index_key, reference_quant.index_round),
+        (quant.round_entry, reference_quant.entry_round),
+    ],
+    ids=["window key", "index key", "entry"],
+)
+def test_roundings_equal_the_reference_bit_for_bit(kernel, reference, scale) -> None:
+    call = door(kernel)
+    x = floats(200, 64, scale=scale)
+    x[0], x[1, ::2] = 0, 0
+    x[2] = np.tile([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6], 8) * scale  # exact ties
+    expected = reference(torch.from_numpy(x)).numpy()
+    got = x.copy()
+    for row in got:
+        call(row)
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_mixes_equal_the_reference() -> None:
+    config = tiny_config()
+    stream = floats(3, 4, config.hidden_size)
+    w = HyperWeights(
+        torch.from_numpy(floats(24, 4 * config.hidden_size, scale=0.05)),
+        torch.from_numpy(floats(24)),
+        torch.from_numpy(floats(3)),
+    )
+    expected = mixes(torch.from_numpy(stream), w, config)
+    flat = torch.from_numpy(stream).flatten(1)
+    raw = ((flat @ w.fn.T) * (flat.pow(2).mean(-1, keepdim=True) + 1e-20).rsqrt()).numpy()
+    call = door(hyper.finish_mixes)
+    for r in range(3):
+        pre, post, comb = np.empty(4, F32), np.empty(4, F32), np.empty(16, F32)
+        base, scale = w.base.numpy(), w.scale.numpy()
+        call(raw[r], base, scale, config.hc_sinkhorn_iters, F32(config.hc_eps), pre, post, comb)
+        np.testing.assert_allclose(pre, expected.pre[r], atol=2e-6)
+        np.testing.assert_allclose(post, expected.post[r], atol=2e-6)
+        np.testing.assert_allclose(comb.reshape(4, 4), expected.comb[r], atol=5e-6)
+        np.testing.assert_allclose(comb.reshape(4, 4).sum(0), 1, atol=2e-6)
+
+
+def test_write_back_sums_over_the_first_index() -> None:
+    stream, y = floats(4, 8), floats(8)
+    post, comb = floats(4), floats(4, 4)
+    expected = post[:, None] * y + comb.T @ stream
+    door(hyper.write_back)(stream, post, comb.ravel(), y)
+    np.testing.assert_allclose(stream, expected, atol=1e-5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, 0.5]),
+                  st.floats(-(2.0**100), 2.0**100, width=32)),
+        min_size=1, max_size=60,
+    ),
+    st.integers(1, 70),
+)  # fmt: skip
+def test_top_k_is_a_total_order(values: list[float], k: int) -> None:
+    scores = np.array(values, F32)
+    order = sorted(range(len(values)), key=lambda i: (-scores[i], i))
+    best = sorted(i for i in order[:k] if scores[i] > -math.inf)
+    ids = np.full(len(values), -1, np.int32)
+    count = SELECT(scores, np.empty(len(values), np.uint32), k, ids)
+    assert ids[:count].tolist() == best
+
+
+SELECT = door(select.select_top)
+
+
+def test_router_golden() -> None:
+    z = np.array([-3, -1, 0, 0.5, 1, 2, 4, 8], F32)
+    bias = np.array([0.9, 0.2, 0, 0, 0, -0.5, -1, -3], F32)
+    ids, weights = np.empty(3, np.int32), np.empty(3, F32)
+    door(moe.route)(z, bias, F32(1.5), np.empty(8, np.uint32), ids, weights)
+    assert ids.tolist() == [0, 4, 6]
+    np.testing.assert_allclose(weights, [0.09809, 0.50994, 0.89198], atol=1e-5)
+
+
+def test_gated_clamps_the_gate_from_above_only() -> None:
+    both = np.array([20, -20, 1, 1, 1, 1, 30, -30], F32)
+    out = np.empty(4, F32)
+    door(moe.gated)(both, F32(10), F32(0.5), out)
+    silu = [v / (1 + math.exp(-v)) for v in (10, -20, 1, 1)]
+    np.testing.assert_allclose(
+        out, [silu[0] / 2, silu[1] / 2, silu[2] * 5, silu[3] * -5], rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("dot", "gate"),
+    [(-4, 0.119203), (-0.25, 0.377541), (-1e-8, 0.49975), (0.25, 0.622459), (4, 0.880797)],
+)
+def test_engram_gate_golden(dot: float, gate: float) -> None:
+    dim = 16
+    stream, both = np.zeros((4, dim), F32), np.zeros(5 * dim, F32)
+    stream[:, 0] = 1.0  # one over its rms is 4, so is the key's
+    both[: 4 * dim : dim] = 1.0
+    both[4 * dim :] = 1.0
+    qk = np.full((4, dim), dot / 4, F32)  # 1 * qk * 1 * 4 * 4 / sqrt(16)
+    door(engram.apply)(stream, both, qk, F32(1e-20), True, np.empty(dim, F32))
+    np.testing.assert_allclose(stream[2, 1:], gate, atol=1e-6)
+    before = stream.copy()
+    door(engram.apply)(stream, both, qk, F32(1e-20), False, np.empty(dim, F32))
+    np.testing.assert_array_equal(stream, before)
