@@ -115,9 +115,9 @@ class StepOutput:
 class Usage:
     """What the engine has spent on one request so far; all counts only grow.
 
-    cached_tokens: prompt tokens that no layer ran. replayed_tokens: cached ones that some layers ran
-    again to fill their windows. recomputed_tokens: run again after a preemption. drafts: steps that
-    checked drafted tokens.
+    cached_tokens: prompt tokens that no layer ran. replayed_tokens: cached ones that some layers
+    ran again to fill their windows. recomputed_tokens: run again after a preemption. drafts: steps
+    that checked drafted tokens.
     """
 
     prompt_tokens: int

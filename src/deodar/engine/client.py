@@ -267,10 +267,16 @@ class InProcessClient(MessageClient):
             self._worker.run()
         except Exception:
             logger.exception("the engine thread ends")
-        finally:
+            self.go_down(died("the engine stopped while it worked on this request"))
+        else:
             self.go_down(not_ready())
 
 
 def not_ready() -> RequestError:
     """What clients are told while there is no engine."""
     return RequestError("the engine is not ready", status=503, code="engine_not_ready")
+
+
+def died(text: str) -> RequestError:
+    """What open streams are told when the engine ends under them."""
+    return RequestError(text, status=503, code=ENGINE_DIED)

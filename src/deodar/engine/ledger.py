@@ -1,8 +1,8 @@
 """The ledger: one record of committed tokens per request (design D6).
 
 Usage objects, log-probabilities, metrics and benchmarks read records and nothing else. The server
-and `LLM` write them from engine events. What must hold: a token counts exactly when it was read into
-the answer; a record ends exactly once; counts never shrink.
+and `LLM` write them from engine events. What must hold: a token counts exactly when it was read
+into the answer; a record ends exactly once; counts never shrink.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class LLM:
     """A loaded model.
 
     model: "seedling" or a checkpoint folder. context: tokens of prompt and answer together, None
-    for what the model was made for. Raises DeodarError if the model cannot be loaded. ledger: add an
-    observer to it to see the record of every answer.
+    for what the model was made for. Raises DeodarError if the model cannot be loaded. ledger: add
+    an observer to it to see the record of every answer.
     """
 
     def __init__(self, model: str = "seedling", *, context: int | None = None) -> None:

@@ -1,8 +1,8 @@
 """`RemoteClient`: an engine in a process of its own, started, watched and restarted from here.
 
-Used by `deodar serve`; needs no torch. A thread reads the engine's messages. What must hold: `health`
-is true only while the engine's loop turns; if the engine ends, open streams end with an error and
-new requests are refused with a 503 until the next engine is ready.
+Used by `deodar serve`; needs no torch. A thread reads the engine's messages. What must hold:
+`health` is true only while the engine's loop turns; if the engine ends, open streams end with an
+error and new requests are refused with a 503 until the next engine is ready.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from deodar.engine.client import ENGINE_DIED, STALL_S, MessageClient, not_ready
+from deodar.engine.client import STALL_S, MessageClient, died, not_ready
 from deodar.engine.wire import Beat, Channel, Failed, FromEngine, Ready, Stop, ToEngine
-from deodar.errors import DeodarError, RequestError, WireError
+from deodar.errors import DeodarError, WireError
 from deodar.types import EngineInfo, EngineStats
 
 HANG_S = 120.0  # an engine whose loop has not turned for so long is killed
@@ -165,11 +165,7 @@ class RemoteClient(MessageClient):
             if self._closing.is_set():
                 return
             self.go_down(
-                RequestError(
-                    "the engine stopped while it worked on this request; it is being restarted",
-                    status=503,
-                    code=ENGINE_DIED,
-                )
+                died("the engine stopped while it worked on this request; it is being restarted")
             )
             logger.error("the engine process ended with status %d", self._child.end(1.0))
             if not self._restart():

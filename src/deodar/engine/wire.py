@@ -2,11 +2,13 @@
 
 A frame is 4 bytes of length, most significant first, then that many bytes: one version byte and a
 msgspec array that begins with the message's name. Both processes come from one build; the version
-byte only catches the case where they do not. `client` and `worker` use the same messages in-process.
+byte only catches the case where they do not. In one process `client` and `worker` use the same
+messages without bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from typing import Generic, TypeVar
@@ -184,8 +186,6 @@ class Channel(Generic[M]):
 
     def close(self) -> None:
         """Close the socket; the peer sees the end."""
-        try:
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()

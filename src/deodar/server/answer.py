@@ -1,8 +1,8 @@
 """One request through the engine: token events in, parsed steps out, the same for every protocol.
 
 The routes project `Step`s into their own shapes. What must hold: the ledger counts the tokens that
-were read, the engine stops as soon as the answer is over (stop string, call limit, client gone), and
-the record has ended before the last step is handed out.
+were read, the engine stops as soon as the answer is over (stop string, call limit, client gone),
+and the record has ended before the last step is handed out.
 """
 
 from __future__ import annotations

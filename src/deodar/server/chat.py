@@ -167,6 +167,20 @@ def sampling_of(
     return sampling
 
 
+async def answer_whole(service: Service, raw: bytes) -> dict[str, Any]:
+    """The response body for a request body, without HTTP; RequestError or EngineFailure."""
+    prepared = await asyncio.to_thread(prepare, service, raw, time.monotonic())
+    whole = shapes.WholeAnswer()
+    async for step in run_answer(service.engine, service.ledger, prepared.request, prepared.answer):
+        whole.add(step)
+    return _body(prepared, whole)
+
+
+def _body(prepared: Prepared, whole: shapes.WholeAnswer) -> dict[str, Any]:
+    head = shapes.Head.of(prepared.request.request_id, prepared.model, "chat.completion")
+    return whole.body(head, reasoning=prepared.body.include_reasoning is not False)
+
+
 async def _next(steps: AsyncIterator[Step]) -> Step:
     return await anext(steps)
 
@@ -182,11 +196,7 @@ async def _whole(
         return _failed(error, watch, headers)
     finally:
         await watch.stop()
-    head = shapes.Head.of(prepared.request.request_id, prepared.model, "chat.completion")
-    reasoning = prepared.body.include_reasoning is not False
-    return Response(
-        dump(whole.body(head, reasoning=reasoning)), headers=headers, media_type="application/json"
-    )
+    return Response(dump(_body(prepared, whole)), headers=headers, media_type="application/json")
 
 
 def _failed(error: BaseException, watch: DisconnectWatch, headers: dict[str, str]) -> Response:

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -164,19 +164,19 @@ def prepare(service: Service, raw: bytes, arrival: float = 0.0) -> Prepared:
     return Prepared(body, model, answer_id, tuple(runs))
 
 
-def _prompts(body: CompletionBody) -> list[str] | list[list[int]]:
+def _prompts(body: CompletionBody) -> list[str | list[int]]:
     prompt = body.prompt
     if prompt is None:
         raise RequestError("`prompt` is missing", param="prompt")
     if isinstance(prompt, str):
         return [prompt]
     if prompt and isinstance(prompt[0], int):
-        return [cast("list[int]", prompt)]
+        return [cast("list[int]", list(prompt))]
     if not 1 <= len(prompt) <= MAX_PROMPTS:
         raise RequestError(
             f"`prompt` has {len(prompt)} entries, it must have 1 to {MAX_PROMPTS}", param="prompt"
         )
-    return cast("list[str] | list[list[int]]", prompt)
+    return cast("list[str | list[int]]", prompt)
 
 
 def _encode(
@@ -205,6 +205,18 @@ def _encode(
     if not ids:
         raise RequestError("`prompt` holds no token", param="prompt")
     return tuple(ids), prompt
+
+
+async def answer_whole(service: Service, raw: bytes) -> dict[str, Any]:
+    """The response body for a request body, without HTTP; RequestError or EngineFailure."""
+    prepared = await asyncio.to_thread(prepare, service, raw, monotonic())
+    shapes = _shapes(service, prepared)
+    parts = [
+        run_answer(service.engine, service.ledger, run.request, run.reader) for run in prepared.runs
+    ]
+    async for index, step in together(parts):
+        shapes[index].add(step)
+    return body_of(Head.of(prepared.answer_id, prepared.model, "text_completion"), shapes)
 
 
 async def together(parts: Sequence[AsyncIterator[Step]]) -> Steps:

@@ -1,9 +1,9 @@
 """Prometheus series (spec api 5.3): what the ledger's records add up to, and the engine's gauges.
 
-One observer of the ledger feeds all series under `deodar_`; the vLLM-named ones are the same numbers
-under other names, made when the page is read. What must hold: prompt tokens = computed + cached;
-generation tokens = the sum of all usages, aborted answers included; counters never go backwards; the
-page is answered while the engine hangs.
+One observer of the ledger feeds all series under `deodar_`; the vLLM-named ones are the same
+numbers under other names, made when the page is read. What must hold: prompt tokens = computed +
+cached; generation tokens = the sum of all usages, aborted answers included; counters never go
+backwards; the page is answered while the engine hangs.
 """
 
 from __future__ import annotations
