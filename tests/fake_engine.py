@@ -2,8 +2,9 @@
 
 import asyncio
 
+from deodar.errors import RequestError
 from deodar.text.markers import MarkerSplitter
-from deodar.types import TokenEvent, Usage
+from deodar.types import EngineInfo, EngineStats, TokenEvent, Usage
 
 
 class FakeEngine:
@@ -21,6 +22,8 @@ class FakeEngine:
         self.healthy = True
         self.delay_s = 0.0
         self._ends = {}
+        self.flushed = 0
+        self.injected = []
 
     async def submit(self, request):
         self.requests.append(request)
@@ -74,6 +77,23 @@ class FakeEngine:
 
     def health(self):
         return self.healthy
+
+    def info(self):
+        return EngineInfo(
+            pid=1, context=2000, vocab_size=300, slots=4, step_tokens=64, device="none",
+            numerics="kv",
+        )  # fmt: skip
+
+    def stats(self):
+        return EngineStats(running=len(self._ends), ready=self.healthy)
+
+    async def flush_cache(self):
+        if self._ends:
+            raise RequestError("requests are running", code="busy")
+        self.flushed += 1
+
+    async def inject(self, what):
+        self.injected.append(what)
 
 
 def token_ids(tokenizer, text):

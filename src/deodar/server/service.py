@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect, Request
 
 from deodar.engine.client import EngineClient
+from deodar.engine.ledger import Ledger
 from deodar.errors import RequestError
+from deodar.server.metrics import Metrics
 from deodar.server.settings import ServerSettings
 from deodar.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One served model."""
+    """One served model. started: seconds since the epoch."""
 
     engine: EngineClient
     tokenizer: Tokenizer
     settings: ServerSettings
+    ledger: Ledger
+    metrics: Metrics
     started: int
+
+    @classmethod
+    def of(cls, engine: EngineClient, tokenizer: Tokenizer, settings: ServerSettings) -> Service:
+        """A service with a ledger that is watched by its metrics."""
+        ledger = Ledger()
+        metrics = Metrics(engine, settings.model_names[0], compat=settings.metrics_compat)
+        ledger.observers.append(metrics)
+        return cls(engine, tokenizer, settings, ledger, metrics, int(time.time()))
 
     def model_name(self, asked: str | None) -> str:
         """The name to answer with; RequestError 404 for a name that is not served."""
