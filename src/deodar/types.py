@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+SnapshotKind = Literal["full", "encoder"]
+OPEN_TOKEN = -1
+"""Stands in a chunk for the token that the step before it has not drawn yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +39,50 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """What the client asked, in token ids. `arrival` is a monotonic clock in seconds."""
+    """What the client asked, in token ids.
+
+    arrival, deadline: monotonic clock in seconds; a request that has not ended at its deadline is
+    ended. priority: lower runs first. cache_salt: only requests of one salt share what is cached.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     arrival: float = 0.0
+    priority: int = 0
+    cache_salt: str = ""
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageCopy:
+    """Copy the entries of the first `tokens` tokens of page `source` to page `target`."""
+
+    source: int
+    target: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSave:
+    """Copy the rings of `slot`, as they are after token `position` - 1, into a snapshot."""
+
+    snapshot_id: int
+    slot: int
+    kind: SnapshotKind
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRestore:
+    """Fill `slot` from a snapshot: its rings are valid for the tokens before `position`.
+
+    A full snapshot taken at N is restored at N or at N - 1. What it does not hold is void.
+    """
+
+    slot: int
+    snapshot_id: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +92,11 @@ class Chunk:
     kind: "prefill" rows belong to the prompt, "decode" rows to generated text (design D3).
     slot: the state slot that the sequence holds. sampling: how to draw a token from the last row,
     its seed resolved, or None where nothing is drawn; output_index is the index of that token in
-    the answer, the key of its noise (design D4).
+    the answer, the key of its noise (design D4). pages: the sequence's page table; page p holds
+    tokens p * page_tokens and following. layer_starts: the first position that each layer runs,
+    the end of the chunk where it runs none; None: every layer runs every row. hit_tokens: memory
+    entries of tokens below it are in the pages already and are not written. save: the snapshot to
+    take when the chunk has run.
     """
 
     request_id: str
@@ -61,22 +106,42 @@ class Chunk:
     token_ids: tuple[int, ...]
     sampling: SamplingParams | None = None
     output_index: int = 0
+    pages: tuple[int, ...] = ()
+    layer_starts: tuple[int, ...] | None = None
+    hit_tokens: int = 0
+    save: SlotSave | None = None
+
+    @property
+    def stop(self) -> int:
+        """The position after the last row."""
+        return self.start + len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """What one step runs. `reset_slots` get a new owner: what they held is void before any chunk.
+    """What one step runs: orders, in the order of the fields, and then the chunks.
 
-    Chunks of one sequence never share a step, and their order has no meaning for the result.
+    saves: slots whose owner has ended or was parked. spills, loads: snapshots to copy to and from
+    the host. dropped: snapshots that are forgotten. page_copies, restores: for sequences that
+    start. reset_slots get a new owner: what they held is void. Chunks of one sequence never share a
+    step, and their order has no meaning for the result.
     """
 
     step_no: int
-    chunks: tuple[Chunk, ...]
+    saves: tuple[SlotSave, ...] = ()
+    spills: tuple[int, ...] = ()
+    loads: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
+    page_copies: tuple[PageCopy, ...] = ()
+    restores: tuple[SlotRestore, ...] = ()
     reset_slots: tuple[int, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
 
     @property
     def is_idle(self) -> bool:
-        return not self.chunks
+        """Nothing to run and nothing to copy."""
+        orders = self.saves or self.spills or self.loads or self.dropped
+        return not (self.chunks or orders or self.page_copies or self.restores)
 
     @property
     def num_tokens(self) -> int:
@@ -103,12 +168,14 @@ class StepOutput:
     """What a step produced: the tokens of each chunk of the plan, and the chunks that raised.
 
     sampled: one entry per chunk, empty where nothing was sampled. failed: request id -> text for
-    the client; what these chunks did is void and their requests end.
+    the client; what these chunks did is void and their requests end. void: requests whose state is
+    no longer sure because a step broke off; they start again from their prompt.
     """
 
     step_no: int
     sampled: tuple[tuple[SampledToken, ...], ...]
     failed: Mapping[str, str] = field(default_factory=dict)
+    void: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deodar.cache.geometry import Geometry
-from deodar.cache.lease import Extension, Lease, PageCopy, Parked, Save, Wait
+from deodar.cache.lease import Extension, Lease, Parked, Wait
 from deodar.cache.pages import AccountingError, PagePool
 from deodar.cache.prefix import Keys, Match, PrefixTree, Salt, common_prefix
 from deodar.cache.resume import (
@@ -20,11 +20,11 @@ from deodar.cache.resume import (
     Resume,
     Rules,
     Saved,
-    SnapshotKind,
     choose_resume,
     encoder_exact_from,
 )
 from deodar.cache.snapshots import SnapshotStore
+from deodar.types import PageCopy, SlotSave, SnapshotKind
 
 _NOTHING_NEW = Extension((), None)
 
@@ -127,7 +127,7 @@ class CacheManager:
         while lease.saves and lease.saves[0].position <= computed_tokens:
             self._attach(lease, lease.saves.pop(0))
 
-    def release(self, lease: Lease, *, keep: bool = True) -> Save | None:
+    def release(self, lease: Lease, *, keep: bool = True) -> SlotSave | None:
         """The request is over: give everything back; with `keep`, its text stays for others.
 
         Returns the snapshot at the turn's end that the next plan must save before the slot is used
@@ -330,9 +330,9 @@ class CacheManager:
             self.tree.evict(short)
         return self.pool.allocate(count)
 
-    def _reserve(self, kind: SnapshotKind, slot: int, position: int) -> Save | None:
+    def _reserve(self, kind: SnapshotKind, slot: int, position: int) -> SlotSave | None:
         snapshot = self.snapshots.add(kind) if self._rules.exact else None
-        return None if snapshot is None else Save(snapshot, slot, kind, position)
+        return None if snapshot is None else SlotSave(snapshot, slot, kind, position)
 
     def _start(self, lease: Lease) -> None:
         """After the first chunk nobody reads the copied page and the snapshot for it any more."""
@@ -359,7 +359,7 @@ class CacheManager:
             if len(run) == page_tokens:
                 lease.node, lease.listed_pages = node, index + 1
 
-    def _attach(self, lease: Lease, save: Save) -> None:
+    def _attach(self, lease: Lease, save: SlotSave) -> None:
         saved = Saved(save.kind, save.position, save.snapshot_id)
         hung = self.tree.attach(lease.node, tuple(lease.keys), saved)
         self.snapshots.unpin(save.snapshot_id)

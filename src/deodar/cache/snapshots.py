@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from deodar.cache.pages import AccountingError
-from deodar.cache.resume import SnapshotKind
+from deodar.types import SnapshotKind
 
 Place = Literal["device", "spilling", "both", "host", "loading"]
 _ON_DEVICE = ("device", "spilling", "both", "loading")
