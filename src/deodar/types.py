@@ -121,13 +121,15 @@ class Chunk:
 class StepPlan:
     """What one step runs: orders, in the order of the fields, and then the chunks.
 
-    saves: slots whose owner has ended or was parked. spills, loads: snapshots to copy to and from
+    unloads: snapshots that give up their copy on the device and keep the one on the host. saves:
+    slots whose owner has ended or was parked. spills, loads: snapshots to copy to and from
     the host. dropped: snapshots that are forgotten. page_copies, restores: for sequences that
     start. reset_slots get a new owner: what they held is void. Chunks of one sequence never share a
     step, and their order has no meaning for the result.
     """
 
     step_no: int
+    unloads: tuple[int, ...] = ()
     saves: tuple[SlotSave, ...] = ()
     spills: tuple[int, ...] = ()
     loads: tuple[int, ...] = ()
@@ -140,7 +142,7 @@ class StepPlan:
     @property
     def is_idle(self) -> bool:
         """Nothing to run and nothing to copy."""
-        orders = self.saves or self.spills or self.loads or self.dropped
+        orders = self.unloads or self.saves or self.spills or self.loads or self.dropped
         return not (self.chunks or orders or self.page_copies or self.restores)
 
     @property

@@ -53,7 +53,21 @@ class CacheManager:
         self._parked: dict[int, Parked] = {}
         self._next_id = 0
         self._dropped: list[int] = []
+        self._withheld: list[int] = []
+        self._withhold_pages = 0
         snapshots.on_dropped = self._on_dropped
+
+    @property
+    def page_tokens(self) -> int:
+        return self._geometry.page_tokens
+
+    @property
+    def usable_pages(self) -> int:
+        """Pages that leases may use."""
+        return self.pool.total_pages - self._withhold_pages
+
+    def pages_for(self, tokens: int) -> int:
+        return self._geometry.pages_for(tokens)
 
     # --- the verbs -------------------------------------------------------------------------------
 
@@ -196,6 +210,10 @@ class CacheManager:
         """Forget every text that nobody is using; returns the pages that became free."""
         return self.tree.evict(self.pool.total_pages)
 
+    def limit_pages(self, pages: int) -> None:
+        """Use no more than so many pages; those in use are withdrawn as they come back."""
+        self._withhold_pages = max(0, self.pool.total_pages - max(1, pages))
+
     def take_dropped(self) -> tuple[int, ...]:
         """Snapshots dropped since the last call; the engine frees their storage."""
         dropped, self._dropped = tuple(self._dropped), []
@@ -323,12 +341,23 @@ class CacheManager:
     # --- small steps -----------------------------------------------------------------------------
 
     def _allocate(self, count: int) -> list[int] | None:
+        if self._withhold_pages != len(self._withheld):
+            self._withdraw()
         short = count - self.pool.free_pages
         if short > self.pool.idle_pages:
             return None
         if short > 0:
             self.tree.evict(short)
         return self.pool.allocate(count)
+
+    def _withdraw(self) -> None:
+        """Bring the pages that are kept out of use to their number, as far as pages are idle."""
+        for page in self._withheld:
+            self.pool.unhold(page)
+        self._withheld = []
+        wanted = min(self._withhold_pages, self.pool.free_pages + self.pool.idle_pages)
+        self.tree.evict(max(0, wanted - self.pool.free_pages))
+        self._withheld = self.pool.allocate(wanted) or []
 
     def _reserve(self, kind: SnapshotKind, slot: int, position: int) -> SlotSave | None:
         snapshot = self.snapshots.add(kind) if self._rules.exact else None
@@ -393,7 +422,7 @@ class CacheManager:
         self.pool.check()
         self.slots.check()
         self.snapshots.check()
-        held: dict[int, int] = {}
+        held: dict[int, int] = dict.fromkeys(self._withheld, 1)
         for lease in self._leases.values():
             sources = () if lease.started else tuple(c.source for c in lease.copies)
             for page in (*lease.pages, *lease.borrowed, *sources):

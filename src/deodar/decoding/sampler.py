@@ -8,6 +8,7 @@ vectors: docs/sampling.md.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from deodar.kernels.cpu.jit import entry, part
 from deodar.kernels.cpu.select import select_top
 from deodar.types import SampledToken, SamplingParams
 
+_FORBIDDEN = np.float32(-1e30)  # finite, so that differences are
 _NEGLIGIBLE = 26.5  # noise lies between -3.2 and 22.9: a token so far below the best cannot win
 
 
@@ -40,6 +42,21 @@ def sample(
         np.uint64(index),
     )
     return SampledToken(token, logprob)
+
+
+def sample_masked(
+    logits: NDArray[np.float32],
+    allowed: NDArray[np.bool_],
+    params: SamplingParams,
+    seed: int,
+    index: int,
+    choice: int = 0,
+) -> SampledToken:
+    """`sample` among the allowed tokens, bool [vocab]; the log-probability is still the raw one."""
+    best = sample(logits, replace(params, temperature=0.0), seed, index, choice)
+    token = sample(np.where(allowed, logits, _FORBIDDEN), params, seed, index, choice).token_id
+    above = float(logits[token]) - float(logits[best.token_id])
+    return SampledToken(token, above + best.logprob)
 
 
 @entry

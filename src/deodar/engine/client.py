@@ -230,10 +230,14 @@ class InProcessClient(MessageClient):
         fetched from earlier runs, before this returns.
         """
         from deodar.engine.loop import Engine
+        from deodar.engine.options import EngineOptions
         from deodar.env import processor_count
 
         engine = Engine.open(
-            folder, context=context, threads=processor_count(), test_hooks=test_hooks
+            folder,
+            EngineOptions(context=context),
+            threads=processor_count(),
+            test_hooks=test_hooks,
         )
         engine.warm_up()
         return cls(engine)

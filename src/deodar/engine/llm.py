@@ -20,6 +20,7 @@ from deodar.checkpoint.locate import resolve_model
 from deodar.engine.defaults import sampling_defaults
 from deodar.engine.ledger import Ledger, Record
 from deodar.engine.loop import Engine
+from deodar.engine.options import EngineOptions
 from deodar.env import processor_count
 from deodar.errors import RequestError
 from deodar.text.chat import Conversation, Message, render
@@ -67,7 +68,9 @@ class LLM:
         self.default_sampling = sampling_defaults(
             read_generation_config(folder), self.config.eos_token_id
         )
-        self._engine = Engine.open(folder, context=context, threads=processor_count())
+        self._engine = Engine.open(
+            folder, EngineOptions(context=context), threads=processor_count()
+        )
         self.ledger = Ledger()
         self._count = 0
 
@@ -153,7 +156,7 @@ class LLM:
             self._drain(runs, progress)
         except BaseException:  # interrupted: the next call must find the engine empty
             for request_id, run in runs.items():
-                if self._engine.scheduler.abort(request_id) is not None:
+                if self._engine.abort(request_id) is not None:
                     self.ledger.end(run.record, "abort")
             raise
         return list(runs.values())

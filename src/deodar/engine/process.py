@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deodar.engine.loop import Engine
+from deodar.engine.options import EngineOptions
 from deodar.engine.wire import Beat, Channel, Failed, FromEngine, Ready, Stop, ToEngine
 from deodar.engine.worker import Worker, current_stats
 from deodar.env import processor_count
@@ -108,7 +109,7 @@ def main(argv: list[str]) -> int:
     def open_engine() -> Engine:
         return Engine.open(
             args.folder,
-            context=args.context,
+            EngineOptions(context=args.context),
             threads=processor_count(),
             test_hooks=args.test_hooks,
         )

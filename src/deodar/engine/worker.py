@@ -61,7 +61,7 @@ class Worker:
                 self._send(Events(events))
             self._turn()
         scheduler = self._engine.scheduler
-        ended = [scheduler.abort(request_id) for request_id in scheduler.requests()]
+        ended = [self._engine.abort(request_id) for request_id in scheduler.requests()]
         self._send(Events(tuple(event for event in ended if event is not None)))
 
     def _turn(self) -> None:
@@ -93,7 +93,7 @@ class Worker:
                 except RequestError as error:
                     self._send(Refused(request.request_id, Refusal.of(error)))
             case Abort(request_id):
-                event: TokenEvent | None = self._engine.scheduler.abort(request_id)
+                event: TokenEvent | None = self._engine.abort(request_id)
                 if event is not None:
                     self._send(Events((event,)))
             case Flush(call):
