@@ -170,8 +170,11 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
         raise RequestError("`prompt` is missing", param="prompt")
     if isinstance(prompt, str):
         return [prompt]
-    if prompt and isinstance(prompt[0], int):
-        return [cast("list[int]", list(prompt))]
+    kinds = {type(entry) for entry in prompt}
+    if len(kinds) > 1:
+        raise RequestError("`prompt` mixes texts, token ids and lists", param="prompt")
+    if kinds == {int}:
+        return [cast("list[int]", prompt)]
     if not 1 <= len(prompt) <= MAX_PROMPTS:
         raise RequestError(
             f"`prompt` has {len(prompt)} entries, it must have 1 to {MAX_PROMPTS}", param="prompt"
