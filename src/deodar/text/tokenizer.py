@@ -26,7 +26,6 @@ from deodar.text.segments import (
     without_surrogates,
 )
 
-
 LONG_TEXT = 10_000  # characters
 
 
