@@ -22,6 +22,9 @@ class FakeEngine:
         self.healthy = True
         self.delay_s = 0.0
         self._ends = {}
+        self.cached_tokens = 0
+        self.top = ()
+        self.waiting = 0
         self.flushed = 0
         self.injected = []
 
@@ -37,7 +40,9 @@ class FakeEngine:
                     yield self._event(request, (), count, "error", error="the step failed")
                     return
                 if step == "wait":
+                    self.waiting += 1
                     await ended.wait()
+                    self.waiting -= 1
                 await asyncio.sleep(self.delay_s)
                 if ended.is_set():
                     yield self._event(request, (), count, "abort")
@@ -62,8 +67,13 @@ class FakeEngine:
         return TokenEvent(
             request_id=request.request_id,
             token_ids=ids,
-            logprobs=(0.0,) * len(ids),
-            usage=Usage(prompt_tokens=len(request.prompt_ids), completion_tokens=count),
+            logprobs=(-0.25,) * len(ids),
+            top_logprobs=(self.top[: request.sampling.top_logprobs],) * len(ids),
+            usage=Usage(
+                prompt_tokens=len(request.prompt_ids),
+                completion_tokens=count,
+                cached_tokens=self.cached_tokens,
+            ),
             finish_reason=reason,
             stop_token_id=ids[-1] if reason == "stop" and ids else None,
             error=error,

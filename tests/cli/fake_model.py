@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fake_engine import FakeEngine, steps_of, token_ids
 from small_tokenizer import small_definition
 
+import deodar.cli.batch
 import deodar.cli.chat
 import deodar.cli.serve
 from deodar.cli.main import main
@@ -33,5 +34,6 @@ def open_fake(name, context, start=None):
 
 
 deodar.cli.serve.open_model = open_fake
+deodar.cli.batch.open_model = open_fake
 deodar.cli.chat.open_model = open_fake
 sys.exit(main(sys.argv[2:]))

@@ -1,5 +1,6 @@
 """A real server on loopback over a scripted engine."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,12 @@ class Place:
         ids = token_ids(self.tokenizer, text)
         self.engine.script = lambda request: steps_of(ids, size)
 
+    def wait_until(self, condition):
+        end = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
     def post(self, body, **options):
         return self.http.post("/v1/chat/completions", json=body, **options)
 
@@ -55,5 +62,7 @@ def place(running):
     running.engine.aborted.clear()
     running.engine.healthy = True
     running.engine.delay_s = 0.0
+    running.engine.cached_tokens = 0
+    running.engine.waiting = 0
     running.script(ANSWER)
     return running

@@ -12,10 +12,8 @@ import sys
 import time
 from dataclasses import replace
 
-from deodar.checkpoint.loader import read_config, read_generation_config
-from deodar.checkpoint.locate import resolve_model
-from deodar.engine.client import InProcessClient
-from deodar.engine.defaults import sampling_defaults
+from deodar.cli.open_model import open_model
+from deodar.engine.client import EngineClient
 from deodar.errors import RequestError
 from deodar.text.segments import Piece
 from deodar.text.tokenizer import Detokenizer, Tokenizer
@@ -43,22 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    folder = resolve_model(args.model_flag or args.model or "seedling")
-    config = read_config(folder)
-    tokenizer = Tokenizer.from_folder(folder)
-    defaults = sampling_defaults(read_generation_config(folder), config.eos_token_id)
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    request = GenerateRequest(
-        request_id="generate",
-        prompt_ids=tuple(tokenizer.encode_raw(prompt)),
-        sampling=requested_sampling(args, defaults),
-        arrival=time.monotonic(),
-    )
-    engine = InProcessClient.open(folder, context=args.context)
+    model = open_model(args.model_flag or args.model or "seedling", args.context)
     try:
-        return asyncio.run(_stream(engine, request, tokenizer))
+        request = GenerateRequest(
+            request_id="generate",
+            prompt_ids=tuple(model.tokenizer.encode_raw(prompt)),
+            sampling=requested_sampling(args, model.sampling),
+            arrival=time.monotonic(),
+        )
+        return asyncio.run(_stream(model.engine, request, model.tokenizer))
     finally:
-        engine.close()
+        model.engine.close()
 
 
 def requested_sampling(args: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
@@ -68,7 +62,7 @@ def requested_sampling(args: argparse.Namespace, defaults: SamplingParams) -> Sa
     return replace(defaults, **given)
 
 
-async def _stream(engine: InProcessClient, request: GenerateRequest, tokenizer: Tokenizer) -> int:
+async def _stream(engine: EngineClient, request: GenerateRequest, tokenizer: Tokenizer) -> int:
     detokenizer = Detokenizer(tokenizer)
     start = time.monotonic()
     first = None

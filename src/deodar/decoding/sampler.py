@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from deodar.decoding.noise import gumbel, noise_bits
 from deodar.kernels.cpu.elementary import F32, exp, lane_sum
 from deodar.kernels.cpu.jit import entry, part
-from deodar.kernels.cpu.select import select_top
 from deodar.types import SampledToken, SamplingParams
 
 _FORBIDDEN = np.float32(-1e30)  # finite, so that differences are
@@ -61,10 +60,7 @@ def sample_masked(
 
 @entry
 def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
-    best = 0
-    for i in range(z.size):
-        if z[i] > z[best]:
-            best = i
+    best = _arg_max(z)
     parts = np.empty(z.size, np.float32)
     for i in range(z.size):
         parts[i] = exp(z[i] - z[best])
@@ -74,6 +70,15 @@ def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
         kept = _kept(z, best, temperature, top_k, top_p, min_p, parts)
         token = _noisy_best(z, best, kept, temperature, seed, choice, index)
     return token, (np.float64(z[token]) - np.float64(z[best])) - normalizer
+
+
+@part
+def _arg_max(z):
+    best = 0
+    for i in range(z.size):
+        if z[i] > z[best]:
+            best = i
+    return best
 
 
 @part
@@ -93,34 +98,60 @@ def _kept(z, best, temperature, top_k, top_p, min_p, parts):
     if top_p < 1.0:  # all tokens below this weigh too little together to belong to the run
         floor = max(floor, (1.0 - top_p) * total / z.size)
     ids = np.empty(z.size, np.int64)
-    count = 0
+    count = np.int64(0)  # a literal 0 would make numba compile what follows once more
     for i in range(z.size):
         if parts[i] >= floor and (z[best] - z[i]) / temperature < _NEGLIGIBLE:
             ids[count] = i
             count += 1
-    ids = ids[:count]
     if top_p >= 1.0 and (top_k <= 0 or top_k >= count):
-        return ids
-    if 0 < top_k < count:
-        ids = ids[_largest(z[ids], top_k)]
-        count = top_k
-        if top_p >= 1.0:
-            return ids
-    order = np.argsort(-z[ids], kind="mergesort")
-    mass = 0.0
-    for rank in range(count):
-        mass += parts[ids[order[rank]]]
-        if mass >= top_p * total:
-            count = rank + 1
-            break
-    return np.sort(ids[order[:count]])
+        return ids[:count]
+    return _run_of_largest(z, ids, count, top_k if top_k > 0 else count, top_p * total, parts)
 
 
 @part
-def _largest(values, k):
-    """Places of the k largest values, ascending; the first of equal ones."""
-    places = np.empty(values.size, np.int32)
-    return places[: select_top(values, np.empty(values.size, np.uint32), k, places)]
+def _run_of_largest(z, heap, count, top_k, mass_wanted, parts):
+    """The first ids of the total order, ascending: top_k at most, until their parts reach the mass.
+
+    heap holds `count` ids and is overwritten; it is ordered only as far as needed.
+    """
+    for at in range(count // 2 - 1, -1, -1):
+        _sift(z, heap, at, count)
+    taken = np.zeros(z.size, np.uint8)
+    rank, mass = 0, 0.0
+    while rank < top_k and count > 0 and (rank == 0 or mass < mass_wanted):
+        taken[heap[0]] = 1
+        mass += parts[heap[0]]
+        rank += 1
+        count -= 1
+        heap[0] = heap[count]
+        _sift(z, heap, np.int64(0), count)
+    kept = np.empty(rank, np.int64)
+    count = 0
+    for i in range(z.size):
+        if taken[i] != 0:
+            kept[count] = i
+            count += 1
+    return kept
+
+
+@part
+def _sift(z, heap, at, count):
+    """Let heap[at] sink until no child of it comes before it: larger z first, then lower id."""
+    item = heap[at]
+    while 2 * at + 1 < count:
+        child = 2 * at + 1
+        if child + 1 < count and _before(z, heap[child + 1], heap[child]):
+            child += 1
+        if not _before(z, heap[child], item):
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = item
+
+
+@part
+def _before(z, a, b):
+    return z[a] > z[b] or (z[a] == z[b] and a < b)
 
 
 @part

@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,12 +82,23 @@ class _Mailbox:
     loop: asyncio.AbstractEventLoop
     queue: asyncio.Queue[TokenEvent | RequestError]
 
-    def put(self, news: TokenEvent | RequestError) -> None:
-        """From any thread."""
+
+News = tuple[_Mailbox, TokenEvent | RequestError]
+
+
+def _deliver(news: Sequence[News]) -> None:
+    """Put news into their mailboxes, from any thread: one wake-up per event loop."""
+    loops = dict.fromkeys(box.loop for box, _ in news)
+    for loop in loops:
         try:
-            self.loop.call_soon_threadsafe(self.queue.put_nowait, news)
+            loop.call_soon_threadsafe(_put, [one for one in news if one[0].loop is loop])
         except RuntimeError:  # the caller's loop is closed: nobody listens any more
-            logger.debug("an event was dropped")
+            logger.debug("events were dropped")
+
+
+def _put(news: Sequence[News]) -> None:
+    for box, one in news:
+        box.queue.put_nowait(one)
 
 
 class MessageClient:
@@ -157,15 +168,12 @@ class MessageClient:
         """Bring a message to whoever waits for it; called from the engine's side."""
         match message:
             case Events(events):
-                for event in events:
-                    ended = event.finish_reason is not None
-                    box = self._box(event.request_id, remove=ended)
-                    if box is not None:
-                        box.put(event)
+                _deliver(self._addressed(events))
             case Refused(request_id, refusal):
-                box = self._box(request_id, remove=True)
+                with self._lock:
+                    box = self._boxes.pop(request_id, None)
                 if box is not None:
-                    box.put(refusal.error())
+                    _deliver([(box, refusal.error())])
             case Done(call, refusal):
                 with self._lock:
                     answer = self._calls.pop(call, None)
@@ -181,8 +189,7 @@ class MessageClient:
             self._up = False
             boxes, self._boxes = list(self._boxes.values()), {}
             calls, self._calls = list(self._calls.values()), {}
-        for box in boxes:
-            box.put(error)
+        _deliver([(box, error) for box in boxes])
         for call in calls:
             if call.set_running_or_notify_cancel():
                 call.set_exception(error)
@@ -200,11 +207,18 @@ class MessageClient:
             answer = self._calls[number] = Future()
             return number, answer
 
-    def _box(self, request_id: str, *, remove: bool) -> _Mailbox | None:
+    def _addressed(self, events: Sequence[TokenEvent]) -> list[News]:
+        """Events with their mailboxes; the last event of a request closes its own."""
+        news: list[News] = []
         with self._lock:
-            if remove:
-                return self._boxes.pop(request_id, None)
-            return self._boxes.get(request_id)
+            for event in events:
+                if event.finish_reason is not None:
+                    box = self._boxes.pop(event.request_id, None)
+                else:
+                    box = self._boxes.get(event.request_id)
+                if box is not None:
+                    news.append((box, event))
+        return news
 
 
 class InProcessClient(MessageClient):

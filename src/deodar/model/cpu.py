@@ -38,7 +38,7 @@ from deodar.kernels.cpu.matmul import padded
 from deodar.model.cpu_weights import build_weights, entry_places
 from deodar.types import StepPlan
 
-SPLIT_ROWS = 64  # steps with at least so many rows use all threads
+SPLIT_ROWS = 32  # steps with at least so many rows use all threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,6 @@ class CpuModel:
 
 
 def _sizes(config: ModelConfig, max_rows: int) -> Sizes:
-    most_keys = padded(config.sliding_window + config.index_topk)
     return Sizes(
         hidden=config.hidden_size,
         layers=config.num_hidden_layers,
@@ -230,7 +229,7 @@ def _sizes(config: ModelConfig, max_rows: int) -> Sizes:
         inner=config.moe_intermediate_size,
         sinkhorn=config.hc_sinkhorn_iters,
         engram_width=config.engram_columns * config.engram_head_dim,
-        key_stride=most_keys + 16,  # not a power of two: columns must not share cache sets
+        most_keys=padded(config.sliding_window + config.index_topk),
         eps=np.float32(config.rms_norm_eps),
         hc_eps=np.float32(config.hc_eps),
         limit=np.float32(config.swiglu_limit),
@@ -293,7 +292,7 @@ def _work(config: ModelConfig, sizes: Sizes, book: Longs, rows: int, context: in
 def _scratch(config: ModelConfig, sizes: Sizes, rows: int, context: int) -> Scratch:
     entries = -(-context // at.KEY_TILE) * at.KEY_TILE
     keys = max(entries, config.n_routed_experts)
-    most_keys, heads, dim = sizes.key_stride - 16, config.num_attention_heads, config.head_dim
+    heads, dim = config.num_attention_heads, config.head_dim
     inner = config.moe_intermediate_size
 
     def floats(*shape: int) -> Floats:
@@ -304,9 +303,10 @@ def _scratch(config: ModelConfig, sizes: Sizes, rows: int, context: int) -> Scra
         order=np.zeros(keys, np.uint32),
         ids=np.zeros(keys, np.int32),
         dots=floats(config.index_n_heads * at.KEY_TILE),
-        values=floats(max(most_keys * dim, entries)),
-        flipped=floats(dim * sizes.key_stride),
-        shares=floats(heads * most_keys),
+        values=floats(max(sizes.most_keys * dim, entries)),
+        turned=floats(dim * padded(heads)),
+        key_scores=floats(sizes.most_keys * padded(heads)),
+        shares=floats(heads * sizes.most_keys),
         head_out=floats(heads * dim),
         expert_rows=np.zeros(rows, np.int64),
         expert_places=np.zeros(rows, np.int64),

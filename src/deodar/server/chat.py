@@ -38,7 +38,7 @@ from deodar.server.schema import (
     stop_strings,
     typed_body,
 )
-from deodar.server.service import Service, read_json_body, service_of
+from deodar.server.service import Service, off_the_loop, read_json_body, service_of
 from deodar.server.sse import DONE, DisconnectWatch, EventStream, frame
 from deodar.text.chat import render
 from deodar.text.stream import AnswerStream
@@ -64,7 +64,7 @@ async def chat_completions(request: Request) -> ASGIApp:
         if not service.engine.health():
             raise RequestError("the engine is not ready", status=503, code="engine_not_ready")
         raw = await read_json_body(request, service.settings.max_body_bytes)
-        prepared = await asyncio.to_thread(prepare, service, raw, arrival)
+        prepared = await off_the_loop(len(raw), prepare, service, raw, arrival)
     except RequestError as error:
         log.refused(error)
         raise
@@ -169,7 +169,7 @@ def sampling_of(
 
 async def answer_whole(service: Service, raw: bytes) -> dict[str, Any]:
     """The response body for a request body, without HTTP; RequestError or EngineFailure."""
-    prepared = await asyncio.to_thread(prepare, service, raw, time.monotonic())
+    prepared = await off_the_loop(len(raw), prepare, service, raw, time.monotonic())
     whole = shapes.WholeAnswer()
     async for step in run_answer(service.engine, service.ledger, prepared.request, prepared.answer):
         whole.add(step)

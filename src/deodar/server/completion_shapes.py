@@ -13,7 +13,7 @@ from deodar.engine.ledger import AnswerUsage
 from deodar.server.answer import Step
 from deodar.server.chat_shapes import Head, usage_body
 from deodar.text.events import ContentText
-from deodar.text.tokenizer import Tokenizer
+from deodar.text.tokenizer import Detokenizer, Tokenizer
 
 _LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
@@ -42,6 +42,7 @@ class AnswerShape:
         self._ids_as_tokens = ids_as_tokens
         self._texts: list[str] = []
         self._offset = 0
+        self._detokenizer = Detokenizer(tokenizer)
         self._lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
         self._last: Step | None = None
 
@@ -74,7 +75,11 @@ class AnswerShape:
         return choice if step.finish is None else {**choice, "seed": step.seed}
 
     def _logprobs(self, step: Step) -> dict[str, list[Any]] | None:
-        """The legacy lists of this step's tokens, also added to the whole's."""
+        """The legacy lists of this step's tokens, also added to the whole's.
+
+        An offset is that of the first character that the token has a share in; special tokens
+        have no text.
+        """
         if self._count is None:
             return None
         lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
@@ -89,7 +94,8 @@ class AnswerShape:
             lists["token_logprobs"].append(logprob)
             lists["top_logprobs"].append(top)
             lists["text_offset"].append(self._offset)
-            self._offset += len(self._tokenizer.decode((token,)))
+            shown = [p for p in self._detokenizer.push((token,)) if not p.special]
+            self._offset += sum(len(piece.text) for piece in shown)
         for name, values in lists.items():
             self._lists[name] += values
         return lists

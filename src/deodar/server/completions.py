@@ -45,7 +45,7 @@ from deodar.server.schema import (
     stop_strings,
     typed_body,
 )
-from deodar.server.service import Service, read_json_body, service_of
+from deodar.server.service import Service, off_the_loop, read_json_body, service_of
 from deodar.server.sse import DONE, DisconnectWatch, EventStream, frame
 from deodar.text.raw import RawStream
 from deodar.text.segments import FIM_BEGIN, FIM_END, FIM_HOLE
@@ -83,7 +83,7 @@ async def completions(request: Request) -> ASGIApp:
         if not service.engine.health():
             raise RequestError("the engine is not ready", status=503, code="engine_not_ready")
         raw = await read_json_body(request, service.settings.max_body_bytes)
-        prepared = await asyncio.to_thread(prepare, service, raw, arrival)
+        prepared = await off_the_loop(len(raw), prepare, service, raw, arrival)
     except RequestError as error:
         AnswerLog(request).refused(error)
         raise
@@ -170,8 +170,11 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
         raise RequestError("`prompt` is missing", param="prompt")
     if isinstance(prompt, str):
         return [prompt]
-    if prompt and isinstance(prompt[0], int):
-        return [cast("list[int]", list(prompt))]
+    kinds = {type(entry) for entry in prompt}
+    if len(kinds) > 1:
+        raise RequestError("`prompt` mixes texts, token ids and lists", param="prompt")
+    if kinds == {int}:
+        return [cast("list[int]", prompt)]
     if not 1 <= len(prompt) <= MAX_PROMPTS:
         raise RequestError(
             f"`prompt` has {len(prompt)} entries, it must have 1 to {MAX_PROMPTS}", param="prompt"
@@ -209,7 +212,7 @@ def _encode(
 
 async def answer_whole(service: Service, raw: bytes) -> dict[str, Any]:
     """The response body for a request body, without HTTP; RequestError or EngineFailure."""
-    prepared = await asyncio.to_thread(prepare, service, raw, monotonic())
+    prepared = await off_the_loop(len(raw), prepare, service, raw, monotonic())
     shapes = _shapes(service, prepared)
     parts = [
         run_answer(service.engine, service.ledger, run.request, run.reader) for run in prepared.runs

@@ -126,9 +126,9 @@ class ChatBody(SamplingBody, kw_only=True):
 
 
 class CompletionBody(SamplingBody, kw_only=True):
-    """The honoured fields of POST /v1/completions."""
+    """The honoured fields of POST /v1/completions. A list of prompts holds one kind only."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] | None = None
+    prompt: str | list[str | int | list[int]] | None = None
     suffix: str | None = None
     echo: bool | None = None
     logprobs: int | None = None

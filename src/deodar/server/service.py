@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
+import os
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -53,6 +61,32 @@ def service_of(request: Request) -> Service:
     """The service of the app that handles this request."""
     service: Service = request.app.state.service
     return service
+
+
+LONG_BODY_BYTES = 50_000
+_NICENESS = 5
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _yield_to_others() -> None:
+    """Lower the priority of this thread, where the system has priorities of threads."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+_long_bodies = ThreadPoolExecutor(1, "deodar-long", initializer=_yield_to_others)
+
+
+async def off_the_loop(size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run `function` in a thread. What belongs to a large body takes seconds: one after another
+    and with less right to the processors than the streams that run.
+
+    size: bytes of the body.
+    """
+    call = functools.partial(function, *args, **kwargs)
+    pool = _long_bodies if size >= LONG_BODY_BYTES else None
+    return await asyncio.get_running_loop().run_in_executor(pool, call)
 
 
 async def read_json_body(request: Request, limit: int) -> bytes:

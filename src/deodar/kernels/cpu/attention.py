@@ -6,7 +6,18 @@ keys is padded to 16 with weight 0, so nothing depends on how the row came to be
 
 from __future__ import annotations
 
-from deodar.kernels.cpu.elementary import F32, LANES, copy, exp, keep_apart, rotate_back
+import numpy as np
+
+from deodar.kernels.cpu.elementary import (
+    F32,
+    LANES,
+    copy,
+    exp,
+    keep_apart,
+    lane_max,
+    lane_sum,
+    rotate_back,
+)
 from deodar.kernels.cpu.jit import part
 from deodar.kernels.cpu.layout import KEY_TILE, ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED
 from deodar.kernels.cpu.matmul import matmul_plain
@@ -56,7 +67,7 @@ def score_entries(m, index_keys, query, weight, scores):
     dots = m.dots[: heads * KEY_TILE].reshape(heads, KEY_TILE)
     for start in range(0, scores.size, KEY_TILE):
         tile = index_keys[start // KEY_TILE]
-        matmul_plain(query, tile.reshape(tile.size), KEY_TILE, dots)
+        matmul_plain(query, tile.reshape(tile.size), np.int64(KEY_TILE), dots)
         part = scores[start : start + KEY_TILE]
         part[:] = _ZERO
         for h in range(heads):
@@ -86,7 +97,7 @@ def publish_blocks(m, scores, blocks, allowed):
 
 @part
 def gather_keys(m, window, entries, position, chosen):
-    """Copy a row's keys to m.values and, turned, to m.flipped; return their number.
+    """Copy a row's keys to m.values, in order; return their number.
 
     window [ring, head_dim]; entries [n, head_dim]; chosen: ids. Missing keys up to a multiple of
     16 are zeros.
@@ -104,37 +115,41 @@ def gather_keys(m, window, entries, position, chosen):
     count += chosen.size
     padded = (count + LANES - 1) // LANES * LANES
     values[count * dim : padded * dim] = _ZERO
-    for start in range(0, padded, LANES):
-        for d in range(dim):
-            to = m.flipped[d * m.key_stride + start :]
-            source = values[start * dim + d :]
-            for i in range(LANES):
-                to[i] = source[i * dim]
     return count
 
 
 @part
-def softmax(scores, count, scale, sink):
-    """Turn scores [padded] into weights in place; return the denominator, sink included (3.6)."""
+def score_keys(m, query, count, shares):
+    """shares[h, j] = scaled product of head h's query and key j < count of m.values (3.6).
+
+    The keys are the rows of one product and the heads its columns, so no key is turned around.
+    """
     keep_apart()
-    top = _FLOOR
+    dim, heads = m.head_dim, m.heads
+    wide = (heads + LANES - 1) // LANES * LANES
+    turned, scores = m.turned, m.key_scores[: count * wide].reshape(count, wide)
+    for h in range(heads):
+        for d in range(dim):
+            turned[d * wide + h] = query[h * dim + d]
+    matmul_plain(m.values[: count * dim].reshape(count, dim), turned, wide, scores)
     for j in range(count):
-        scores[j] *= scale
-        top = max(top, scores[j])
+        row = scores[j]
+        for h in range(heads):
+            shares[h, j] = row[h] * m.key_scale
+
+
+@part
+def softmax(scores, count, sink):
+    """Turn scores [padded] into weights in place, the sink in their sum only (3.6)."""
+    keep_apart()
+    scores[count:] = _FLOOR
+    top = max(lane_max(scores), _FLOOR)
     for j in range(scores.size):
         scores[j] = exp(scores[j] - top)
     scores[count:] = _ZERO
-    total = _ZERO
-    for start in range(0, scores.size, LANES):
-        part = scores[start : start + LANES]
-        total += (
-            ((part[0] + part[1]) + (part[2] + part[3]))
-            + ((part[4] + part[5]) + (part[6] + part[7]))
-        ) + (
-            ((part[8] + part[9]) + (part[10] + part[11]))
-            + ((part[12] + part[13]) + (part[14] + part[15]))
-        )
-    return total + exp(sink - top)
+    share = _ONE / (lane_sum(scores) + exp(sink - top))
+    for j in range(scores.size):
+        scores[j] *= share
 
 
 @part
@@ -144,16 +159,13 @@ def attend(m, window, entries, query, position, chosen, sink, cos, sin, heads_ou
     dim, heads = m.head_dim, m.heads
     count = gather_keys(m, window, entries, position, chosen)
     padded = (count + LANES - 1) // LANES * LANES
-    weights = m.shares[: heads * padded].reshape(heads, padded)
+    shares = m.shares[: heads * padded].reshape(heads, padded)
     output = m.head_out[: heads * dim].reshape(heads, dim)
-    matmul_plain(query.reshape(heads, dim), m.flipped, m.key_stride, weights)
-    per_group = heads // m.groups
+    score_keys(m, query, count, shares)
     for h in range(heads):
-        row = weights[h]
-        share = _ONE / softmax(row, count, m.key_scale, sink[h])
-        for j in range(padded):
-            row[j] *= share
-    matmul_plain(weights, m.values, dim, output)
+        softmax(shares[h], count, sink[h])
+    matmul_plain(shares, m.values, dim, output)
+    per_group = heads // m.groups
     for h in range(heads):
         rotate_back(output[h], cos, sin)
         start = (h % per_group) * dim

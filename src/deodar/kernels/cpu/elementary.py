@@ -151,6 +151,21 @@ def lane_sum(x):
 
 
 @part
+def lane_max(x):
+    """The largest of a float32 vector whose size is a multiple of 16."""
+    keep_apart()
+    lanes = np.full(LANES, x[0], np.float32)
+    for start in range(0, x.size, LANES):
+        part = x[start : start + LANES]
+        for i in range(LANES):
+            lanes[i] = max(lanes[i], part[i])
+    top = lanes[0]
+    for i in range(1, LANES):
+        top = max(top, lanes[i])
+    return top
+
+
+@part
 def square_sum(x):
     """Sum of squares of a float32 vector, in the order of `lane_sum`."""
     keep_apart()

@@ -72,7 +72,7 @@ class Sizes(NamedTuple):
     inner: int
     sinkhorn: int
     engram_width: int
-    key_stride: int
+    most_keys: int
     eps: np.float32
     hc_eps: np.float32
     limit: np.float32
@@ -157,7 +157,8 @@ class Scratch(NamedTuple):
     ids: Ints  # [same]
     dots: Floats  # flat, [index_heads, 64]
     values: Floats  # flat, [most keys, head_dim]
-    flipped: Floats  # flat, [head_dim, key_stride]
+    turned: Floats  # flat, [head_dim, heads padded to 16], the queries
+    key_scores: Floats  # flat, [most keys, heads padded to 16]
     shares: Floats  # flat, [heads, most keys]
     head_out: Floats  # flat, [heads, head_dim]
     expert_rows: Longs  # [R]

@@ -27,6 +27,7 @@ from deodar.kernels.cpu.jit import part
 
 PANEL = 64
 GRAIN = 16
+FIRST = np.int64(0)  # column 0; a literal 0 would make numba compile everything once more
 
 
 def padded(width: int) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from deodar.kernels.cpu.elementary import F32, keep_apart, sigmoid
 from deodar.kernels.cpu.jit import part
-from deodar.kernels.cpu.matmul import matmul
+from deodar.kernels.cpu.matmul import FIRST, matmul
 from deodar.kernels.cpu.select import select_top
 
 _TINY = F32(1e-20)
@@ -56,7 +56,7 @@ def gated(both, limit, weight, out):
 def run_expert(x, w_in, w_out, limit, weights, both, hidden, out):
     """out[r] = w_out(gated(w_in(x[r])) * weights[r]); all float32 rows, weights packed."""
     keep_apart()
-    matmul(x, w_in, both, 0)
+    matmul(x, w_in, both, FIRST)
     for r in range(x.shape[0]):
         gated(both[r], limit, weights[r], hidden[r])
-    matmul(hidden, w_out, out, 0)
+    matmul(hidden, w_out, out, FIRST)

@@ -23,7 +23,7 @@ from deodar.kernels.cpu.elementary import (
 from deodar.kernels.cpu.engram import apply
 from deodar.kernels.cpu.hyper import COPIES, MIXES, collapse, finish_mixes, write_back
 from deodar.kernels.cpu.jit import entry, part
-from deodar.kernels.cpu.matmul import matmul
+from deodar.kernels.cpu.matmul import FIRST, matmul
 from deodar.kernels.cpu.moe import gated, route, run_expert
 from deodar.kernels.cpu.quant import round_entry, round_index_key, round_window_key
 
@@ -50,7 +50,7 @@ def mix(m, offset, lo, hi):
     base = m.wide[offset + size : offset + size + MIXES]
     scale = m.wide[offset + size + MIXES : offset + size + MIXES + 3]
     rows = m.stream[lo:hi].reshape(hi - lo, flat)
-    matmul(rows, matrix, m.mixes[lo:hi], 0)
+    matmul(rows, matrix, m.mixes[lo:hi], FIRST)
     for r in range(lo, hi):
         raw = m.mixes[r]
         factor = inverse_rms(rows[r - lo], m.eps)
@@ -77,7 +77,7 @@ def add_engram(m, book, lo, hi):
     width, hidden = m.engram_width, m.hidden
     start = book[at.W_ENGRAM]
     matrix = m.narrow[start : start + width * 5 * hidden]
-    matmul(m.engram[book[at.ENGRAM], lo:hi], matrix, m.engram_out[lo:hi], 0)
+    matmul(m.engram[book[at.ENGRAM], lo:hi], matrix, m.engram_out[lo:hi], FIRST)
     start = book[at.F_ENGRAM_QK]
     qk = m.wide[start : start + COPIES * hidden].reshape(COPIES, hidden)
     for r in range(lo, hi):
@@ -112,7 +112,7 @@ def prepare(m, layer, lo, hi):
     width, low_width = book[at.IN_WIDTH], m.q_lora
     fused = m.fused[lo * width : hi * width].reshape(hi - lo, width)
     start = book[at.W_IN]
-    matmul(m.x[lo:hi], m.narrow[start : start + m.hidden * width], fused, 0)
+    matmul(m.x[lo:hi], m.narrow[start : start + m.hidden * width], fused, FIRST)
     q_norm = m.wide[book[at.F_Q_NORM] : book[at.F_Q_NORM] + low_width]
     key_norm = m.wide[book[at.F_KEY_NORM] : book[at.F_KEY_NORM] + m.head_dim]
     cos, sin = m.cos[book[at.ROPE]], m.sin[book[at.ROPE]]
@@ -134,7 +134,7 @@ def make_queries(m, book, cos, sin, lo, hi):
     keep_apart()
     width, start = book[at.QUERY_WIDTH], book[at.W_QUERY]
     query = m.query[lo * width : hi * width].reshape(hi - lo, width)
-    matmul(m.low[lo:hi], m.narrow[start : start + m.q_lora * width], query, 0)
+    matmul(m.low[lo:hi], m.narrow[start : start + m.q_lora * width], query, FIRST)
     end = m.heads * m.head_dim
     for r in range(lo, hi):
         row, position = query[r - lo], m.positions[r]
@@ -194,7 +194,7 @@ def store_entry(m, book, slot, entry, latent):
     raw, key = m.dots[:index_dim], m.head_out[:index_dim]
     start = book[at.W_INDEX_KEY]
     matrix = m.narrow[start : start + dim * index_dim]
-    matmul(latent.reshape(1, dim), matrix, raw.reshape(1, index_dim), 0)
+    matmul(latent.reshape(1, dim), matrix, raw.reshape(1, index_dim), FIRST)
     norm = m.wide[book[at.F_INDEX_NORM] : book[at.F_INDEX_NORM] + index_dim]
     rms_norm(raw, norm, m.eps, key)
     rotate(key, cos, sin)
@@ -271,7 +271,7 @@ def project(m, layer, lo, hi):
         matmul(m.head_rows[group, lo:hi], matrix, m.grouped[lo:hi], group * o_lora)
     start = book[at.W_OUT_B]
     matrix = m.narrow[start : start + m.groups * o_lora * hidden]
-    matmul(m.grouped[lo:hi], matrix, m.y[lo:hi], 0)
+    matmul(m.grouped[lo:hi], matrix, m.y[lo:hi], FIRST)
     for r in range(lo, hi):
         write_back(m.stream[r], m.post[r], m.comb[r], m.y[r])
     mix(m, book[at.F_HC_FFN], lo, hi)
@@ -286,7 +286,7 @@ def experts(m, layer, lo, hi):
     rows, width = hi - lo, book[at.FFN_WIDTH]
     fused = m.ffn[lo * width : hi * width].reshape(rows, width)
     start = book[at.W_FFN]
-    matmul(m.x[lo:hi], m.narrow[start : start + hidden * width], fused, 0)
+    matmul(m.x[lo:hi], m.narrow[start : start + hidden * width], fused, FIRST)
     bias = m.wide[book[at.F_BIAS] : book[at.F_BIAS] + m.experts]
     shared_at = book[at.AT_SHARED]
     for r in range(lo, hi):
@@ -297,7 +297,7 @@ def experts(m, layer, lo, hi):
         )  # fmt: skip
         gated(row[shared_at : shared_at + 2 * inner], m.limit, F32(1), m.expert_hidden[r - lo])
     start = book[at.W_SHARED_OUT]
-    matmul(m.expert_hidden[:rows], m.narrow[start : start + inner * hidden], m.y[lo:hi], 0)
+    matmul(m.expert_hidden[:rows], m.narrow[start : start + inner * hidden], m.y[lo:hi], FIRST)
     for expert in range(m.experts):
         run_chosen(m, book, expert, lo, hi)
     for r in range(lo, hi):
@@ -351,4 +351,4 @@ def finish(m, wanted, logits):
         r = wanted[i]
         collapse(m.stream[r], m.pre[r], m.y[i])
         rms_norm(m.y[i], m.final_norm, m.eps, m.x[i])
-    matmul(m.x[: wanted.size], m.head_matrix, logits, 0)
+    matmul(m.x[: wanted.size], m.head_matrix, logits, FIRST)
