@@ -8,14 +8,17 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script
+from small_cache import make_scheduler
 
 from deodar.engine.hooks import Hooks
 from deodar.engine.loop import Engine
 from deodar.engine.process import serve_engine
 from deodar.errors import CheckpointError
-from deodar.scheduler.scheduler import Scheduler
 from deodar.types import SampledToken
 
 VOCAB = 300
@@ -45,7 +48,7 @@ class ToyEngine(Engine):
 
 
 def toy_engine(*, slots=4, context=200, hooks=True, step_s=0.0):
-    scheduler = Scheduler(
+    scheduler = make_scheduler(
         slots=slots, context=context, step_tokens=32, vocab_size=VOCAB, eos_token_id=EOS
     )
     return ToyEngine(Counting(step_s), scheduler, Hooks(VOCAB, EOS) if hooks else None)

@@ -8,68 +8,18 @@ is wrong or void they choose another one, so that a mistake shows in an answer.
 from __future__ import annotations
 
 import hashlib
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+from cache.symbolic import SymbolicEngine
 from numpy.typing import NDArray
+from small_cache import GEOMETRY, PLAN
 
-from deodar.cache.geometry import Geometry
 from deodar.cache.lease import Lease
-from deodar.cache.manager import CacheManager
-from deodar.cache.resume import EXACT, LayerPlan, Rules
-from deodar.cache.snapshots import SnapshotStore
 from deodar.types import Chunk, GenerateRequest, StepPlan
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cache"))
-from symbolic import SymbolicEngine
-
 VOCAB, EOS = 8, 1
-PLAN = LayerPlan(num_layers=6, window_tokens=4, writers=((1, 2), (3, 1)))
-ROOM = 3
-GEOMETRY = Geometry(
-    page_tokens=4,
-    entry_bytes=2,
-    index_key_bytes=1,
-    source_ratios=(2, 1),
-    window_tokens=4,
-    ring_tokens=4 + ROOM,
-    window_row_bytes=1,
-    encoder_layers=3,
-    ring_layers=6,
-    unpaired_tokens=2 + ROOM,
-    unpaired_row_bytes=0,
-    history_tokens=0,
-)
-
-
-def make_cache(
-    *,
-    pages: int = 40,
-    slots: int = 4,
-    snapshots: int = 4,
-    host: int = 0,
-    stride: int = 8,
-    rules: Rules = EXACT,
-) -> CacheManager:
-    """snapshots, host: how many full snapshots fit on the device and on the host."""
-    store = SnapshotStore(
-        full_bytes=10,
-        encoder_bytes=5,
-        device_budget_bytes=10 * snapshots,
-        host_budget_bytes=10 * host,
-    )
-    return CacheManager(
-        PLAN,
-        GEOMETRY,
-        store,
-        total_pages=pages,
-        total_slots=slots,
-        stride_tokens=stride,
-        rules=rules,
-    )
 
 
 def next_token(text: tuple[int, ...]) -> int:

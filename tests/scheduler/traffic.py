@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from toy import EOS, VOCAB, ToyRunner, answer_alone, make_cache
+from small_cache import make_cache
+from toy import EOS, VOCAB, ToyRunner, answer_alone
 
 from deodar.cache.manager import CacheManager
 from deodar.engine.loop import Engine

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from collections.abc import Callable
-=======
 import sys
->>>>>>> main
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -62,15 +59,10 @@ def open_model(name: str, context: int | None, start: Start | None = None) -> Op
     return OpenModel(engine, tokenizer, context or limit, sampling)
 
 
-<<<<<<< HEAD
 def start_thread(folder: Path, context: int) -> RunningEngine:
     """An engine in a thread of this process."""
-    from deodar.engine.client import InProcessClient
-=======
-def _start_engine(folder: Path, context: int) -> RunningEngine:
     from deodar.engine.client import InProcessClient  # loads the compiled kernels
     from deodar.kernels.cpu import jit
->>>>>>> main
 
     if not jit.kept() and sys.stderr.isatty():
         print("compiling kernels for this processor, once: about 20 s", file=sys.stderr)
