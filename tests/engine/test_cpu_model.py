@@ -23,7 +23,7 @@ TOLERANCE = 2e-4
 
 @pytest.fixture(scope="module")
 def model(tiny: Checkpoint) -> CpuModel:
-    return CpuModel(tiny, slots=66, context=256, max_rows=80, threads=1)
+    return CpuModel(tiny, slots=66, context=256, max_rows=80, keep_taps=True, poison=True)
 
 
 def forward(

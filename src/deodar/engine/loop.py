@@ -107,10 +107,11 @@ class Engine:
         *,
         threads: int = 1,
         test_hooks: bool = False,
+        poison: bool = False,
     ) -> Engine:
         """Load the checkpoint in `folder` and make its kernels ready.
 
-        options: None for the defaults. Raises ConfigError for options that cannot be.
+        options: None for the defaults. poison: state that may not be read is NaN, for tests. Raises ConfigError for options that cannot be.
         """
         checkpoint = Checkpoint.open(folder)
         config = checkpoint.config
@@ -121,6 +122,9 @@ class Engine:
             context=settings.context,
             max_rows=settings.step_tokens,
             threads=threads,
+            pages=settings.memory.pages,
+            poison=poison,
+            cut_windows=not settings.rules.exact,
         )
         limits = Limits(
             context=settings.context,
