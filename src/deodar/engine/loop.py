@@ -91,7 +91,7 @@ class Engine:
         ahead: bool = False,
         matcher_for: Callable[[GenerateRequest], Matcher | None] | None = None,
     ) -> None:
-        self._runner = runner
+        self.runner = runner
         self._hooks = hooks
         self._matcher_for = matcher_for
         self._masks: dict[str, _Masks] = {}
@@ -111,7 +111,8 @@ class Engine:
     ) -> Engine:
         """Load the checkpoint in `folder` and make its kernels ready.
 
-        options: None for the defaults. poison: state that may not be read is NaN, for tests. Raises ConfigError for options that cannot be.
+        options: None for the defaults. poison: state that may not be read is NaN, for tests.
+        Raises ConfigError for options that cannot be.
         """
         checkpoint = Checkpoint.open(folder)
         config = checkpoint.config
@@ -167,7 +168,7 @@ class Engine:
                 sampling=params,
                 pages=tuple(range(cache.pages_for(count))),
             )
-            rows = self._runner.run(StepPlan(step_no=0, chunks=(chunk,)))
+            rows = self.runner.run(StepPlan(step_no=0, chunks=(chunk,)))
             self._tokens(chunk, params, rows[0])
 
     def add(self, request: GenerateRequest) -> None:
@@ -239,7 +240,7 @@ class Engine:
         try:
             if self._hooks is not None:
                 self._hooks.on_run(plan)
-            return self._runner.run(plan)
+            return self.runner.run(plan)
         except Exception as error:
             return error
 

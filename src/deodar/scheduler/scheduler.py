@@ -332,6 +332,17 @@ class Scheduler:
         sequence.parked = None
         insort(self._running, sequence, key=lambda s: s.rank)
 
+    def preempt(self, request_id: str, *, save: bool) -> bool:
+        """Make a running request wait; without `save` it runs its rows again later.
+
+        False if it is not running, or cannot be saved because a prompt chunk is in flight.
+        """
+        sequence = self._known.get(request_id)
+        if sequence is None or sequence.lease is None or (save and sequence.prompt_chunks):
+            return False
+        (self._park if save else self._restart)(sequence)
+        return True
+
     def _preempt_for(self, sequence: Sequence, owners: Iterable[tuple[Sequence, int]]) -> bool:
         """Make the last in rank give way; False if that is `sequence` itself, or nobody can."""
         busy = {id(owner) for owner, _ in owners}
