@@ -99,9 +99,14 @@ class WatchedScheduler(Scheduler):
 
 
 class Gate:
-    """A model and the answers that its requests get alone."""
+    """A model and the answers that its requests get alone.
 
-    def __init__(self, folder: Path, sizes: Sizes, *, threads: int = 1) -> None:
+    bounded: for runs under a bounded rule, whose rows see fewer window keys.
+    """
+
+    def __init__(
+        self, folder: Path, sizes: Sizes, *, threads: int = 1, bounded: bool = False
+    ) -> None:
         self.sizes = sizes
         self.checkpoint = Checkpoint.open(folder)
         self.config = self.checkpoint.config
@@ -118,6 +123,7 @@ class Gate:
             threads=threads,
             pages=8 * self.context_pages,
             poison=True,
+            cut_windows=bounded,
         )
         self._alone: dict[GenerateRequest, Answer] = {}
 
