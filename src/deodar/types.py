@@ -7,6 +7,7 @@ All are frozen; token ids are plain ints; no tensors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,7 +19,8 @@ class SamplingParams:
     """How tokens are chosen (design D4). Ranges are checked where requests enter.
 
     temperature: 0 means arg-max, lowest id on ties. top_k: 0 is off. seed: None draws 63 random
-    bits at submission. max_tokens: None means what is left of the context.
+    bits at submission. max_tokens: None means what is left of the context. top_logprobs: how many
+    of the likeliest tokens are reported beside each drawn one; it does not change what is drawn.
     """
 
     temperature: float = 1.0
@@ -29,6 +31,7 @@ class SamplingParams:
     max_tokens: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,36 +83,60 @@ class StepPlan:
         return sum(len(chunk.token_ids) for chunk in self.chunks)
 
 
+TopLogprobs = tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """One drawn token and its log-probability: log-softmax of the raw logits (design D4)."""
+    """One drawn token and its log-probability: log-softmax of the raw logits (design D4).
+
+    top: the likeliest tokens with theirs, best first, as many as `SamplingParams.top_logprobs`.
+    """
 
     token_id: int
     logprob: float
+    top: TopLogprobs = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """What a step produced: one entry per chunk of the plan, None where nothing was sampled."""
+    """What a step produced: the tokens of each chunk of the plan, and the chunks that raised.
+
+    sampled: one entry per chunk, empty where nothing was sampled. failed: request id -> text for
+    the client; what these chunks did is void and their requests end.
+    """
 
     step_no: int
-    sampled: tuple[SampledToken | None, ...]
+    sampled: tuple[tuple[SampledToken, ...], ...]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of one request so far."""
+    """What the engine has spent on one request so far; all counts only grow.
+
+    cached_tokens: prompt tokens that no layer ran. replayed_tokens: cached ones that some layers
+    ran again to fill their windows. recomputed_tokens: run again after a preemption. drafts: steps
+    that checked drafted tokens.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    replayed_tokens: int = 0
+    recomputed_tokens: int = 0
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEvent:
     """News of one request. `finish_reason` is set on its last event and never before.
 
-    error: text for the client when finish_reason is "error".
+    error: text for the client when finish_reason is "error". scheduled: monotonic clock in seconds
+    when the request first took part in a plan, None before that.
     """
 
     request_id: str
@@ -119,4 +146,42 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str | None = None
-    seed: int = field(default=0)
+    seed: int = 0
+    top_logprobs: tuple[TopLogprobs, ...] = ()
+    scheduled: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What an engine says of itself when it is ready."""
+
+    pid: int
+    context: int
+    vocab_size: int
+    slots: int
+    step_tokens: int
+    device: str
+    numerics: str
+    page_tokens: int = 0
+    total_pages: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """Gauges of an engine. The last three are filled in by the client that watches it.
+
+    turns: rounds of the step loop, idle ones too. waiting_tokens: prompt tokens of the waiting
+    requests. used_tokens, total_tokens: KV memory in tokens. silent_s: seconds since the loop was
+    last seen to turn.
+    """
+
+    turns: int = 0
+    steps: int = 0
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    used_tokens: int = 0
+    total_tokens: int = 0
+    ready: bool = False
+    restarts: int = 0
+    silent_s: float = 0.0
