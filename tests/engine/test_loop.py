@@ -75,8 +75,9 @@ class _Broken:
         return logits
 
 
-def test_a_step_that_raises_ends_its_requests_and_the_engine_goes_on() -> None:
-    scheduler = Scheduler(slots=1, context=64, step_tokens=8, vocab_size=512, eos_token_id=1)
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_request_that_raises_ends_alone_and_its_mates_go_on(slots: int) -> None:
+    scheduler = Scheduler(slots=slots, context=64, step_tokens=12, vocab_size=512, eos_token_id=1)
     engine = Engine(_Broken(), scheduler)
     for name in ("good", "bad", "later"):
         engine.add(request(name, 3, max_tokens=2))

@@ -8,13 +8,16 @@ of a request end with exactly one that has a finish_reason.
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 from deodar.errors import RequestError
 from deodar.scheduler.admission import check_request
 from deodar.scheduler.sequence import Sequence
 from deodar.types import (
     Chunk,
+    EngineStats,
     FinishReason,
     GenerateRequest,
     SampledToken,
@@ -28,15 +31,26 @@ class Scheduler:
     """Waiting and running sequences over a fixed number of slots.
 
     context: tokens of prompt and answer together. step_tokens: rows of one step, more than slots.
+    clock: monotonic seconds, only reported.
     """
 
     def __init__(
-        self, *, slots: int, context: int, step_tokens: int, vocab_size: int, eos_token_id: int
+        self,
+        *,
+        slots: int,
+        context: int,
+        step_tokens: int,
+        vocab_size: int,
+        eos_token_id: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert step_tokens > slots
+        self.slots = slots
         self.context = context
         self.step_tokens = step_tokens
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
+        self.pool_tokens = slots * context
+        self._clock = clock
         self._eos = eos_token_id
         self._free = deque(range(slots))
         self._waiting: deque[Sequence] = deque()
@@ -48,9 +62,25 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._waiting or self._running)
 
+    @property
+    def stats(self) -> EngineStats:
+        """Gauges of this moment."""
+        return EngineStats(
+            steps=self._step_no,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            waiting_tokens=sum(len(s.request.prompt_ids) for s in self._waiting),
+            used_tokens=sum(s.num_computed for s in self._running.values()),
+            total_tokens=self.pool_tokens,
+        )
+
+    def limit_pool(self, tokens: int) -> None:
+        """From now on admit only what fits into so many tokens of state (test hook)."""
+        self.pool_tokens = min(tokens, self.slots * self.context)
+
     def add(self, request: GenerateRequest) -> None:
         """Let a request wait; its seed is resolved. RequestError if it cannot be honoured."""
-        check_request(request, context=self.context, vocab_size=self._vocab_size)
+        check_request(request, context=self.context, vocab_size=self.vocab_size)
         assert request.sampling.seed is not None
         if self._find(request.request_id) is not None:
             raise RequestError(
@@ -58,16 +88,22 @@ class Scheduler:
             )
         room = self.context - len(request.prompt_ids)
         limit = request.sampling.max_tokens
-        self._waiting.append(
-            Sequence(request=request, room=room if limit is None else min(room, limit))
-        )
+        sequence = Sequence(request=request, room=room if limit is None else min(room, limit))
+        if sequence.reserved_tokens > self.pool_tokens:
+            raise RequestError(
+                f"prompt and answer may take {sequence.reserved_tokens} tokens, the KV memory "
+                f"holds {self.pool_tokens}; lower max_tokens",
+                param="max_tokens",
+            )
+        self._waiting.append(sequence)
 
     def plan(self) -> StepPlan:
-        """The next step: a row of every generating sequence, prompts in the rest of the budget."""
+        """The next step: the newest rows of every generating sequence, prompts in the rest."""
         self._admit()
-        self._step_no += 1
-        chunks = [_decode_chunk(s) for s in self._running.values() if s.prompt_left <= 0]
-        budget = self.step_tokens - len(chunks)
+        self._step_no += bool(self._running)
+        most = self.step_tokens // self.slots
+        chunks = [_decode_chunk(s, most) for s in self._running.values() if s.prompt_left <= 0]
+        budget = self.step_tokens - sum(len(chunk.token_ids) for chunk in chunks)
         for sequence in self._running.values():
             if sequence.prompt_left > 0 and budget > 0:
                 chunks.append(_prefill_chunk(sequence, budget))
@@ -83,72 +119,82 @@ class Scheduler:
             sequence = self._running.get(chunk.request_id)
             if sequence is None:  # aborted while the step ran
                 continue
+            error = output.failed.get(chunk.request_id)
+            if error is not None:
+                events.append(self._end_early(sequence, "error", error))
+                continue
             sequence.num_computed += len(chunk.token_ids)
-            if sampled is not None:
+            if sampled:
                 events.append(self._take(sequence, sampled))
         return tuple(events)
 
     def abort(self, request_id: str) -> TokenEvent | None:
         """End a request now; its last event, or None if it is unknown or has ended."""
-        return self._end_early(request_id, "abort", None)
-
-    def fail(self, plan: StepPlan, error: str) -> tuple[TokenEvent, ...]:
-        """The step raised: end what took part in it, leave the others alone."""
-        events = [self._end_early(chunk.request_id, "error", error) for chunk in plan.chunks]
-        return tuple(event for event in events if event is not None)
+        sequence = self._find(request_id)
+        return None if sequence is None else self._end_early(sequence, "abort", None)
 
     def requests(self) -> tuple[str, ...]:
         """Ids of all requests that have not ended, oldest first."""
         return tuple(self._running) + tuple(s.request.request_id for s in self._waiting)
 
     def _admit(self) -> None:
+        held = sum(s.reserved_tokens for s in self._running.values())
         while self._waiting and self._free:
+            held += self._waiting[0].reserved_tokens
+            if held > self.pool_tokens:
+                return
             sequence = self._waiting.popleft()
+            sequence.scheduled = self._clock()
             sequence.slot = self._free.popleft()
             self._fresh.append(sequence.slot)
             self._running[sequence.request.request_id] = sequence
 
-    def _take(self, sequence: Sequence, sampled: SampledToken) -> TokenEvent:
-        """Append a token; end the sequence if that was its last."""
-        request, token = sequence.request, sampled.token_id
-        sequence.output_ids.append(token)
-        stops = token in request.sampling.stop_token_ids
-        stops |= token == self._eos and not request.sampling.ignore_eos
+    def _take(self, sequence: Sequence, sampled: tuple[SampledToken, ...]) -> TokenEvent:
+        """Append the tokens up to the one that ends the sequence, if one does."""
+        request = sequence.request
+        taken: list[SampledToken] = []
         reason: FinishReason | None = None
-        if stops:
-            reason = "stop"
-        elif len(sequence.output_ids) >= sequence.room:
-            reason = "length"
-        if reason is not None:
-            self._release(sequence)
+        for token in sampled:
+            taken.append(token)
+            sequence.output_ids.append(token.token_id)
+            if self._stops(request, token.token_id):
+                reason = "stop"
+            elif len(sequence.output_ids) >= sequence.room:
+                reason = "length"
+            if reason is not None:
+                self._release(sequence)
+                break
         return TokenEvent(
             request_id=request.request_id,
-            token_ids=(token,),
-            logprobs=(sampled.logprob,),
+            token_ids=tuple(token.token_id for token in taken),
+            logprobs=tuple(token.logprob for token in taken),
+            top_logprobs=tuple(t.top for t in taken) if request.sampling.top_logprobs else (),
             usage=sequence.usage,
             finish_reason=reason,
-            stop_token_id=token if stops else None,
+            stop_token_id=taken[-1].token_id if reason == "stop" else None,
             seed=request.sampling.seed or 0,
+            scheduled=sequence.scheduled,
         )
 
-    def _end_early(
-        self, request_id: str, reason: FinishReason, error: str | None
-    ) -> TokenEvent | None:
-        sequence = self._find(request_id)
-        if sequence is None:
-            return None
+    def _stops(self, request: GenerateRequest, token: int) -> bool:
+        if token == self._eos and not request.sampling.ignore_eos:
+            return True
+        return token in request.sampling.stop_token_ids
+
+    def _end_early(self, sequence: Sequence, reason: FinishReason, error: str | None) -> TokenEvent:
         if sequence.slot < 0:
             self._waiting.remove(sequence)
         else:
             self._release(sequence)
         return TokenEvent(
-            request_id=request_id,
+            request_id=sequence.request.request_id,
             token_ids=(),
             logprobs=(),
             usage=sequence.usage,
             finish_reason=reason,
             error=error,
             seed=sequence.request.sampling.seed or 0,
+            scheduled=sequence.scheduled,
         )
 
     def _release(self, sequence: Sequence) -> None:
@@ -160,15 +206,15 @@ class Scheduler:
         return self._running.get(request_id) or next(waiting, None)
 
 
-def _decode_chunk(sequence: Sequence) -> Chunk:
-    request = sequence.request
+def _decode_chunk(sequence: Sequence, most: int) -> Chunk:
+    request, pending = sequence.request, sequence.pending_ids
     return Chunk(
         request_id=request.request_id,
         slot=sequence.slot,
         kind="decode",
         start=sequence.num_computed,
-        token_ids=(sequence.output_ids[-1],),
-        sampling=request.sampling,
+        token_ids=pending[:most],
+        sampling=request.sampling if len(pending) <= most else None,
         output_index=len(sequence.output_ids),
     )
 

@@ -19,11 +19,22 @@ class Sequence:
     room: int
     slot: int = -1
     num_computed: int = 0
+    scheduled: float | None = None
     output_ids: list[int] = field(default_factory=list)
 
     @property
     def prompt_left(self) -> int:
         return len(self.request.prompt_ids) - self.num_computed
+
+    @property
+    def pending_ids(self) -> tuple[int, ...]:
+        """Generated tokens whose rows have not been run."""
+        return tuple(self.output_ids[self.num_computed - len(self.request.prompt_ids) :])
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens of state that this sequence may come to hold."""
+        return len(self.request.prompt_ids) + self.room
 
     @property
     def usage(self) -> Usage:
