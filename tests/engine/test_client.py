@@ -92,8 +92,10 @@ def test_an_engine_that_dies_answers_everybody(client: InProcessClient) -> None:
         def die() -> None:
             raise RuntimeError("the scheduler lost its mind")
 
-        client._engine.scheduler.plan = die  # type: ignore[method-assign,assignment]
-        assert (await first)[-1].finish_reason == "abort"
+        client._worker._engine.scheduler.plan = die  # type: ignore[method-assign,assignment]
+        with pytest.raises(RequestError) as caught:
+            await first
+        assert (caught.value.status, caught.value.code) == (503, "engine_died")
         assert not client.health()
 
     asyncio.run(main())
