@@ -2,6 +2,7 @@
 
 import copy
 import json
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -131,3 +132,21 @@ def test_ids_outside_the_vocabulary_are_empty(tokenizer):
 
 def test_lone_surrogates_in_text_do_not_raise(tokenizer):
     assert tokenizer.decode(tokenizer.encode_text("a\ud800b")) == "a\ufffdb"
+
+
+def test_a_long_text_lets_other_threads_run(small_tokenizer):
+    """Case D23: a prompt of megabytes must not hold the interpreter while it is tokenised."""
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.wait(0.01):
+            ticks.append(1)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    text = "some words é 漢 " * 60_000
+    ids = small_tokenizer.encode_text(text)
+    done.set()
+    ticker.join()
+    assert len(ids) == len(text.encode())
+    assert len(ticks) >= 5
