@@ -5,6 +5,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deodar.engine.ledger import Ledger
 from deodar.errors import RequestError
 from deodar.server.chat import prepare
 from deodar.server.fields import IGNORED, REFUSED
@@ -64,7 +65,8 @@ BODIES = st.builds(
 
 def outcome(tokenizer, raw):
     """The prepared request, or the status of the refusal."""
-    service = Service(None, tokenizer, ServerSettings(model_names=("m",), context=3000), 0)
+    settings = ServerSettings(model_names=("m",), context=3000)
+    service = Service(None, tokenizer, settings, Ledger(), None, 0)
     try:
         return prepare(service, raw).request
     except RequestError as refused:
