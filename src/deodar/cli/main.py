@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "serve": "answer over HTTP (OpenAI-compatible)",
     "chat": "talk to the model in the terminal",
     "generate": "continue a prompt",
+    "batch": "answer a file of requests (OpenAI batch format)",
     "logits": "write float32 logits, chosen entries and taps of given token ids",
     "draft": "print the draft head's proposals after given token ids",
     "inspect": "list what a checkpoint holds, with the proof that it is complete",
