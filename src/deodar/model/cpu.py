@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,9 +132,12 @@ class CpuModel:
         return logits[:, : self.config.vocab_size]
 
     def taps(self, slot: int, position: int) -> Floats:
-        """Taps of the window that ends at `position`, oldest first: [n, taps * hidden] (3.2)."""
+        """Taps of the window that ends at `position`, oldest first: [n, taps * hidden] (3.2).
+
+        Kept for the last `max_rows` positions of the slot.
+        """
         ring = self._state.taps.shape[1]
-        first = max(0, position + 1 - ring)
+        first = max(0, position + 1 - self.config.sliding_window)
         return self._state.taps[slot, np.arange(first, position + 1) % ring]
 
     def active_bytes(self, length: int) -> int:
@@ -182,7 +185,10 @@ class CpuModel:
             )
             for i in range(1, count)
         ]
-        self._run_range(0, bounds[0], bounds[1], rows, use_memory, barrier)
+        try:
+            self._run_range(0, bounds[0], bounds[1], rows, use_memory, barrier)
+        finally:  # interrupted: no thread may still write when the next step begins
+            wait(jobs)
         for job in jobs:
             job.result()
 
@@ -251,7 +257,7 @@ def _state(config: ModelConfig, sizes: Sizes, slots: int, context: int) -> State
         ),
         unpaired=np.zeros((slots, layers, 2, dim), np.float32),
         compressed=np.zeros((slots, context), np.int64),
-        taps=np.zeros((slots, config.sliding_window, taps), np.float32),
+        taps=np.zeros((slots, sizes.ring, taps), np.float32),
     )
 
 

@@ -46,7 +46,6 @@ BOOK_COLUMNS = 36
 ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED = range(3)
 
 MIX_WIDTH = 32  # the 24 mixes, padded
-HC_SIZE_EXTRA = 24 + 3  # base and scale follow the packed matrix of a hyper-connection
 KEY_TILE = 64  # index keys are kept in tiles [index_head_dim, 64 entries]
 
 
@@ -103,7 +102,8 @@ class State(NamedTuple):
     window_keys: [S, L, ring, head_dim], position p at p mod ring. entries: [S, entries of all
     sources, head_dim]. index_keys: [S, tiles, index_head_dim, 64]. unpaired: [S, L, 2, head_dim],
     (a, g) of the last even position. compressed: [S, context] ids for Engram, DEAD for image spans.
-    taps: [S, window, taps * D], position p at p mod window: inputs of the target layers.
+    taps: [S, ring, taps * D], position p at p mod ring: inputs of the target layers. A ring holds
+    the window and the rows of one step, so that no two rows of a step share a place.
     """
 
     window_keys: Floats
