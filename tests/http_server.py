@@ -1,10 +1,16 @@
-"""uvicorn in a thread, for tests that need real HTTP."""
+"""uvicorn in a thread, for tests that need real HTTP, and settings of a small server."""
 
 import asyncio
 import socket
 import threading
 
 import uvicorn
+
+from deodar.server.settings import ServerSettings
+
+SETTINGS = ServerSettings(
+    model_names=("seedling", "alias"), context=2000, max_body_bytes=100_000, keep_alive_s=0.3
+)
 
 
 class Server(threading.Thread):

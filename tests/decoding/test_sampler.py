@@ -52,6 +52,17 @@ def test_equals_the_definition(
         assert token == slow(z, params, seed, index, choice)
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-40, 1e-38, 1e-20])
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}, {"top_k": 3}, {"min_p": 0.1}])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_lowest_temperatures_draw_the_best_token(
+    temperature: float, filters: dict[str, float], sign: int
+) -> None:
+    z = sign * (1 + RNG.random(600)).astype(np.float32)
+    params = SamplingParams(temperature=temperature, **filters)  # type: ignore[arg-type]
+    assert sample(z, params, 0, 0).token_id == int(np.argmax(z))
+
+
 def test_skipping_hopeless_noise_changes_nothing() -> None:
     z = (RNG.standard_normal(5000) * 4).astype(np.float32)
     for index in range(300):

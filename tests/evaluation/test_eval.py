@@ -65,6 +65,8 @@ def test_drafts_replay_the_run(subject: Subject, tiny_path: Path) -> None:
     while matched < block and first[matched] == output[1 + matched]:
         matched += 1
     assert accepted[0] == matched
+    taps = subject.model.taps(0, len(prompt) - 1)
+    np.testing.assert_allclose(taps, state.taps.numpy()[-len(taps) :], atol=2e-4)
 
 
 def test_answers_are_parsed_as_the_server_does(subject: Subject) -> None:

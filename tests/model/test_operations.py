@@ -16,10 +16,12 @@ import pytest
 import torch
 from running import close
 
-from deodar.config import ModelConfig, RopeScaling
+from deodar.config import V4_1_FLASH, ModelConfig, RopeScaling
 from deodar.model import hyper, indexer, layers, rope
 from deodar.model.attention import attend
+from deodar.model.cpu_weights import rotations
 from deodar.model.engram import gate
+from deodar.model.frequencies import plain_frequencies, yarn_frequencies
 from deodar.model.hyper import HyperWeights, Mixes
 from deodar.model.moe import route
 from deodar.model.numerics import numerics
@@ -132,9 +134,9 @@ def test_engram_gate_golden() -> None:
 
 
 def test_rope_released_table() -> None:
-    table = rope.yarn_frequencies(160000.0, 64, RELEASED_YARN)
+    table = torch.from_numpy(yarn_frequencies(160000.0, 64, RELEASED_YARN))
     assert torch.equal(table, torch.tensor(RELEASED_TABLE))  # nine digits tell any fp32 apart
-    plain = rope.plain_frequencies(10000.0, 64)
+    plain = torch.from_numpy(plain_frequencies(10000.0, 64))
     close(plain[:4], [1, 7.498942e-1, 5.623413e-1, 4.216965e-1], 1e-7)
     close(plain[-1:], [1.333522e-4], 1e-9)
 
@@ -151,9 +153,20 @@ def test_rope_released_table() -> None:
     ],
 )
 def test_rope_golden(position: int, expected: list[tuple[float, float]]) -> None:
-    angle = torch.tensor(float(position)) * rope.yarn_frequencies(160000.0, 64, RELEASED_YARN)
+    angle = position * torch.from_numpy(yarn_frequencies(160000.0, 64, RELEASED_YARN))
     pairs = angle[[0, 15, 20, 31]]
     close(torch.stack([pairs.cos(), pairs.sin()], dim=-1), expected, 1e-5)
+
+
+def test_compiled_model_turns_by_the_same_angles() -> None:
+    """At positions near a million one digit of a frequency would be visible (3.4)."""
+    positions = torch.tensor([1, 1000, 65535, 1048575])
+    cos, sin = rotations(V4_1_FLASH, positions.numpy())
+    tables = rope.RopeTables(V4_1_FLASH)
+    for number, compressed in enumerate((False, True)):
+        expected = tables.at(positions, compressed=compressed)
+        close(torch.from_numpy(cos[number]), expected.real.tolist(), 1e-6)
+        close(torch.from_numpy(sin[number]), expected.imag.tolist(), 1e-6)
 
 
 def test_rope_inverse_and_relative_positions(config: ModelConfig) -> None:

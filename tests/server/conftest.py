@@ -8,10 +8,9 @@ import httpx
 import openai
 import pytest
 from fake_engine import FakeEngine, steps_of, token_ids
-from http_server import Server
+from http_server import SETTINGS, Server
 
 from deodar.server.app import create_app
-from deodar.server.settings import ServerSettings
 
 ANSWER = "Let me see.</think>It is 12.<｜end▁of▁sentence｜>"
 
@@ -38,11 +37,6 @@ class Place:
 
     def post(self, body, **options):
         return self.http.post("/v1/chat/completions", json=body, **options)
-
-
-SETTINGS = ServerSettings(
-    model_names=("seedling", "alias"), context=2000, max_body_bytes=100_000, keep_alive_s=0.3
-)
 
 
 @pytest.fixture(scope="session")

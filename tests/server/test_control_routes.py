@@ -6,8 +6,8 @@ import time
 
 import httpx
 import pytest
-from conftest import SETTINGS
 from fake_engine import FakeEngine, steps_of, token_ids
+from http_server import SETTINGS
 from starlette.requests import Request
 
 from deodar import __version__

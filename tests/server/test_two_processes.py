@@ -130,16 +130,17 @@ def test_a_scripted_answer_is_a_real_prefix(served):
 
 
 def test_a_request_that_raises_takes_down_only_itself(served):
-    mates = []
-    mate = threading.Thread(target=lambda: mates.append(served.complete(max_tokens=200)))
-    mate.start()
-    served.post("/test/fault", die_at_token=3)
-    text = served.complete(stream=True).text
-    frames = [f.removeprefix("data: ") for f in text.split("\n\n") if f]
-    assert frames[-1] == "[DONE]"
-    assert "InjectedFault" in json.loads(frames[-2])["error"]["message"]
-    mate.join()
-    assert mates[0].status_code == 200
+    body = {"prompt": [5, 6], "max_tokens": 390, "ignore_eos": True, "stream": True}
+    with served.http.stream("POST", "/v1/completions", json=body) as mate:
+        lines = mate.iter_lines()
+        next(lines)
+        served.post("/test/fault", die_at_token=3)
+        text = served.complete(stream=True).text
+        frames = [f.removeprefix("data: ") for f in text.split("\n\n") if f]
+        assert frames[-1] == "[DONE]"
+        assert "InjectedFault" in json.loads(frames[-2])["error"]["message"]
+        rest = [line for line in lines if line]
+    assert '"finish_reason":"length"' in rest[-2]
     assert served.complete().status_code == 200
 
 
@@ -186,7 +187,7 @@ def test_death_ends_open_streams_and_the_engine_comes_back(served):
 
 
 def test_running_and_waiting_are_shown_and_gone_at_the_end(served):
-    asker = threading.Thread(target=lambda: served.complete(prompt=[[5]] * 24, max_tokens=300))
+    asker = threading.Thread(target=lambda: served.complete(prompt=[[5]] * 24, max_tokens=200))
     asker.start()
     seen = set()
     while asker.is_alive():

@@ -61,7 +61,7 @@ def open_model(name: str, context: int | None, start: Start | None = None) -> Op
 
 def start_thread(folder: Path, context: int) -> RunningEngine:
     """An engine in a thread of this process."""
-    from deodar.engine.client import InProcessClient  # loads the compiled kernels
+    from deodar.engine.client import InProcessClient
     from deodar.kernels.cpu import jit
 
     if not jit.kept() and sys.stderr.isatty():

@@ -19,6 +19,7 @@ from deodar.kernels.cpu.jit import entry, part
 from deodar.types import SampledToken, SamplingParams
 
 _FORBIDDEN = np.float32(-1e30)  # finite, so that differences are
+_COLDEST = 1e-30  # a lower temperature draws the same, but 1 / T would overflow
 _NEGLIGIBLE = 26.5  # noise lies between -3.2 and 22.9: a token so far below the best cannot win
 
 
@@ -67,6 +68,7 @@ def _draw(z, temperature, top_k, top_p, min_p, seed, choice, index):
     normalizer = math.log(lane_sum(parts))
     token = best
     if temperature > 0:
+        temperature = max(temperature, _COLDEST)
         kept = _kept(z, best, temperature, top_k, top_p, min_p, parts)
         token = _noisy_best(z, best, kept, temperature, seed, choice, index)
     return token, (np.float64(z[token]) - np.float64(z[best])) - normalizer

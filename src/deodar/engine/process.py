@@ -26,6 +26,7 @@ from deodar.engine.wire import Beat, Channel, Failed, FromEngine, Ready, Stop, T
 from deodar.engine.worker import Worker, current_stats
 from deodar.env import processor_count
 from deodar.errors import DeodarError, WireError
+from deodar.kernels.cpu import jit
 
 BEAT_S = 0.2
 logger = logging.getLogger("deodar.engine")
@@ -107,6 +108,8 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def open_engine() -> Engine:
+        if not jit.kept():
+            logger.info("compiling kernels for this processor, once: about 20 s")
         return Engine.open(
             args.folder,
             EngineOptions(context=args.context),

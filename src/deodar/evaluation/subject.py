@@ -158,8 +158,10 @@ class Subject:
     def accepted_drafts(self, prompt: list[int], output: list[int]) -> list[int]:
         """Drafts accepted in each verify step along `output` (one greedy run of the model).
 
-        Needs the slot state of the run: call right after `greedy([prompt], ...)`.
+        Needs the slot state of the run: call right after `greedy([prompt], ...)`. The model keeps
+        the taps of the last MAX_ROWS positions, so `output` may not be longer.
         """
+        assert len(output) <= MAX_ROWS
         if self._drafter is None:
             self._drafter = Drafter(self._checkpoint)
         accepted, at = [], 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,7 +106,7 @@ class CpuModel:
             pages=slots * per_slot if pages is None else pages,
             slots=slots,
             context=self.context,
-            tap_tokens=config.sliding_window if keep_taps else 0,
+            tap_tokens=config.sliding_window + max_rows if keep_taps else 0,
             poison=poison,
             cut_windows=cut_windows,
         )
@@ -186,10 +186,13 @@ class CpuModel:
         return self._run_chunks(chunks, wanted, use_memory=not hide_memory)
 
     def taps(self, slot: int, position: int) -> Floats:
-        """Taps of the window that ends at `position`, oldest first: [n, taps * hidden] (3.2)."""
+        """Taps of the window that ends at `position`, oldest first: [n, taps * hidden] (3.2).
+
+        Kept for the last `max_rows` positions of the slot.
+        """
         taps = self.memory.state.taps
         assert taps.shape[1], "the model was made without keep_taps"
-        first = max(0, position + 1 - taps.shape[1])
+        first = max(0, position + 1 - self.config.sliding_window)
         return taps[slot, np.arange(first, position + 1) % taps.shape[1]]
 
     def active_bytes(self, length: int) -> int:
@@ -315,7 +318,10 @@ class CpuModel:
             self._pool.submit(self._run_thread, i, shares[i], ranges, rows, use_memory, barrier)
             for i in range(1, count)
         ]
-        self._run_thread(0, shares[0], ranges, rows, use_memory, barrier)
+        try:
+            self._run_thread(0, shares[0], ranges, rows, use_memory, barrier)
+        finally:  # interrupted: no thread may still write when the next step begins
+            wait(jobs)
         for job in jobs:
             job.result()
 

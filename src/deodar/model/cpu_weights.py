@@ -8,8 +8,6 @@ is an error, never a silent rounding.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from deodar.cache.geometry import Geometry
@@ -19,6 +17,7 @@ from deodar.errors import CheckpointError
 from deodar.kernels.cpu import layout as at
 from deodar.kernels.cpu.layout import Bits, Floats, Longs, Weights
 from deodar.kernels.cpu.matmul import pack, padded
+from deodar.model.frequencies import frequency_tables
 
 
 def build_weights(checkpoint: Checkpoint, context: int) -> Weights:
@@ -39,7 +38,7 @@ def build_weights(checkpoint: Checkpoint, context: int) -> Weights:
         _experts(book[layer], writer, layer)
         if layer in config.engram_layer_ids:
             _engram(book[layer], writer, layer)
-    cos, sin = rotations(config, context)
+    cos, sin = rotations(config, np.arange(context))
     return Weights(
         book=book,
         narrow=np.concatenate(writer.narrow),
@@ -61,30 +60,15 @@ def entry_places(config: ModelConfig, page_tokens: int) -> dict[int, int]:
     return places
 
 
-def rotations(config: ModelConfig, context: int) -> tuple[Floats, Floats]:
-    """cos and sin, float32 [2, context, rope / 2]: plain table, then YaRN (3.4)."""
-    dims, scaling = config.qk_rope_head_dim, config.rope_scaling
-    plain = _frequencies(config.rope_theta, dims)
-    base = _frequencies(config.compress_rope_theta, dims)
+def rotations(config: ModelConfig, positions: Longs) -> tuple[Floats, Floats]:
+    """cos and sin of int64 positions [n], float32 [2, n, rope / 2]: plain table, then YaRN (3.4).
 
-    def dimension_of(turns: float) -> float:
-        length = scaling.original_max_position_embeddings / (2 * math.pi * turns)
-        return dims * math.log(length) / (2 * math.log(config.compress_rope_theta))
-
-    low = max(math.floor(dimension_of(scaling.beta_fast)), 0)
-    high = min(math.ceil(dimension_of(scaling.beta_slow)), dims - 1)
-    steps = np.arange(dims // 2, dtype=np.float32)
-    ramp = np.clip((steps - np.float32(low)) / np.float32(max(high - low, 0.001)), 0, 1)
-    yarn = base / np.float32(scaling.factor) * ramp + base * (np.float32(1) - ramp)
-    positions = np.arange(context, dtype=np.float32)
-    angles = np.stack([positions[:, None] * plain, positions[:, None] * yarn])
+    The angle is one float32 product without range reduction, as in training.
+    """
+    column = positions.astype(np.float32)[:, None]
+    angles = np.stack([column * table for table in frequency_tables(config)])
     exact = angles.astype(np.float64)
     return np.cos(exact).astype(np.float32), np.sin(exact).astype(np.float32)
-
-
-def _frequencies(theta: float, dims: int) -> Floats:
-    powers = np.arange(dims // 2, dtype=np.float32) * np.float32(2.0 / dims)
-    return np.float32(1) / np.power(np.float32(theta), powers)
 
 
 class _Writer:

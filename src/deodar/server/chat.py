@@ -86,9 +86,10 @@ async def chat_completions(request: Request) -> ASGIApp:
         ),
         watch,
     )
+    first = asyncio.create_task(_next(steps))  # hands the request to the engine, then the watch
+    watch.start()
     if not prepared.body.stream:
-        return await _whole(prepared, steps, watch, headers)
-    first = asyncio.create_task(_next(steps))
+        return await _whole(prepared, first, steps, watch, headers)
     await asyncio.wait({first}, timeout=service.settings.keep_alive_s)
     failure = first.exception() if first.done() else None
     if failure is not None:
@@ -186,10 +187,15 @@ async def _next(steps: AsyncIterator[Step]) -> Step:
 
 
 async def _whole(
-    prepared: Prepared, steps: AsyncIterator[Step], watch: DisconnectWatch, headers: dict[str, str]
+    prepared: Prepared,
+    first: asyncio.Task[Step],
+    steps: AsyncIterator[Step],
+    watch: DisconnectWatch,
+    headers: dict[str, str],
 ) -> Response:
     whole = shapes.WholeAnswer()
     try:
+        whole.add(await first)
         async for step in steps:
             whole.add(step)
     except Exception as error:

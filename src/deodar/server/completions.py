@@ -7,7 +7,6 @@ in a raw prompt may spell special tokens; the chat route is the one that never t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -109,10 +108,11 @@ async def completions(request: Request) -> ASGIApp:
         )
         for run in prepared.runs
     ]
-    steps = together(parts)
+    steps = together(parts, begin(parts))  # the engine has the requests before the watch starts
+    first = asyncio.create_task(_next(steps))
+    watch.start()
     if not prepared.body.stream:
-        return await _whole(service, prepared, steps, watch, headers)
-    first = asyncio.ensure_future(anext(steps))
+        return await _whole(service, prepared, first, steps, watch, headers)
     await asyncio.wait({first}, timeout=service.settings.keep_alive_s)
     failure = first.exception() if first.done() else None
     if failure is not None:
@@ -217,20 +217,25 @@ async def answer_whole(service: Service, raw: bytes) -> dict[str, Any]:
     parts = [
         run_answer(service.engine, service.ledger, run.request, run.reader) for run in prepared.runs
     ]
-    async for index, step in together(parts):
+    async for index, step in together(parts, begin(parts)):
         shapes[index].add(step)
     return body_of(Head.of(prepared.answer_id, prepared.model, "text_completion"), shapes)
 
 
-async def together(parts: Sequence[AsyncIterator[Step]]) -> Steps:
+def begin(parts: Sequence[AsyncIterator[Step]]) -> dict[asyncio.Future[Step], int]:
+    """The first step of each answer, to come, with the answer's index."""
+    return {asyncio.ensure_future(anext(part)): index for index, part in enumerate(parts)}
+
+
+async def together(
+    parts: Sequence[AsyncIterator[Step]], waiting: dict[asyncio.Future[Step], int]
+) -> Steps:
     """Steps of all answers as they come, each with the answer's index; the first error ends all.
 
-    The next step of an answer is taken only when the one before has been passed on.
+    waiting: their first steps. The next step of an answer is taken only when the one before has
+    been passed on.
     """
-    waiting: dict[asyncio.Future[Step], int] = {}
     try:
-        for index, part in enumerate(parts):
-            waiting[asyncio.ensure_future(anext(part))] = index
         while waiting:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for future in sorted(done, key=lambda f: waiting[f]):
@@ -248,15 +253,22 @@ async def together(parts: Sequence[AsyncIterator[Step]]) -> Steps:
             await part.aclose()  # type: ignore[attr-defined]
 
 
+async def _next(steps: Steps) -> tuple[int, Step]:
+    return await anext(steps)
+
+
 async def _whole(
     service: Service,
     prepared: Prepared,
+    first: asyncio.Task[tuple[int, Step]],
     steps: Steps,
     watch: DisconnectWatch,
     headers: dict[str, str],
 ) -> Response:
     shapes = _shapes(service, prepared)
     try:
+        index, step = await first
+        shapes[index].add(step)
         async for index, step in steps:
             shapes[index].add(step)
     except Exception as error:
@@ -270,7 +282,7 @@ async def _whole(
 async def _frames(
     service: Service,
     prepared: Prepared,
-    first: asyncio.Future[tuple[int, Step]],
+    first: asyncio.Task[tuple[int, Step]],
     steps: Steps,
     watch: DisconnectWatch,
 ) -> AsyncIterator[bytes]:
@@ -300,8 +312,7 @@ async def _frames(
         yield frame(body_and_status(error)[0]) + DONE
     finally:
         first.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await first
+        await asyncio.wait({first})
         await watch.stop()
         await steps.aclose()  # type: ignore[attr-defined]
 

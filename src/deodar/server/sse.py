@@ -30,19 +30,30 @@ def frame(value: Any) -> bytes:
 
 
 class DisconnectWatch:
-    """Calls `on_gone` once when the client goes away; `gone` tells it afterwards."""
+    """Calls `on_gone` once when the client goes away; `gone` tells it afterwards.
+
+    `start` it when the engine has the request: a client that left while its body was prepared is
+    noticed at once, and an abort that comes before the request would do nothing.
+    """
 
     def __init__(self, receive: Receive, on_gone: Callable[[], Awaitable[None]]) -> None:
         self.gone = False
-        self._task = asyncio.create_task(self._watch(receive, on_gone))
+        self._receive = receive
+        self._on_gone = on_gone
+        self._task: asyncio.Task[None] | None = None
 
-    async def _watch(self, receive: Receive, on_gone: Callable[[], Awaitable[None]]) -> None:
-        while (await receive())["type"] != "http.disconnect":
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
         self.gone = True
-        await on_gone()
+        await self._on_gone()
 
     async def stop(self) -> None:
+        if self._task is None:
+            return
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task

@@ -48,7 +48,6 @@ BOOK_COLUMNS = 38
 ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED = range(3)
 
 MIX_WIDTH = 32  # the 24 mixes, padded
-HC_SIZE_EXTRA = 24 + 3  # base and scale follow the packed matrix of a hyper-connection
 
 
 class Sizes(NamedTuple):
@@ -107,8 +106,9 @@ class State(NamedTuple):
     number * 68]; those of one source and page lie turned, [68, its entries], so that 16 keys are
     read at once. unpaired: [S, tokens, sources of ratio 2, 2, head_dim], (a, g) of position p at p
     mod tokens. history: [S, tokens], ids for Engram at p mod tokens, DEAD for image spans. taps:
-    [S, window or 0, taps * D], position p at p mod window: inputs of the target layers. keys_from:
-    [S, L], first position whose window key may be read. tables: [S, pages of a sequence].
+    [S, n, taps * D], position p at p mod n, inputs of the target layers; n: the window and the rows
+    of a step, or 0. keys_from: [S, L], first position whose window key may be read. tables: [S,
+    pages of a sequence].
     """
 
     rings: Bytes
