@@ -7,9 +7,9 @@ on how the row came to be computed.
 
 from __future__ import annotations
 
+from deodar.kernels.cpu import layout as at
 from deodar.kernels.cpu.elementary import F32, LANES, copy, exp, keep_apart, rotate_back
 from deodar.kernels.cpu.jit import part
-from deodar.kernels.cpu import layout as at
 from deodar.kernels.cpu.layout import ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED
 from deodar.kernels.cpu.matmul import matmul_plain
 from deodar.kernels.cpu.quant import decode_entry, decode_index_keys, decode_window_key
