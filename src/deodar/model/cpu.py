@@ -100,7 +100,8 @@ class CpuModel:
         self.layer_rows = 0
         self.token_map = checkpoint.token_map()
         per_slot = Geometry.from_config(config).pages_for(self.context)
-        self._home_pages = per_slot if pages is None else 0
+        home = per_slot if pages is None else 0
+        self._homes = [tuple(range(s * home, (s + 1) * home)) for s in range(slots)]
         self.memory = Memory(
             config,
             pages=slots * per_slot if pages is None else pages,
@@ -227,46 +228,43 @@ class CpuModel:
         pieces = self._lay_out(chunks)
         rows = sum(len(chunk.token_ids) for chunk in chunks)
         self._fetch_engram(rows)
-        for piece in pieces:
-            lo, hi = piece.row, piece.rows(piece.chunk.stop)
-            self.memory.end_chunk(piece.chunk.slot, piece.chunk.start, self._batch.row_ids[lo:hi])
         if rows:
             ranges = self._ranges(pieces)
             if self._pool is not None and rows >= SPLIT_ROWS:
                 self._run_split(ranges, rows, use_memory)
             else:
-                self._run_thread(0, ranges, ranges, rows, use_memory, threading.Barrier(1))
+                self._run_thread(0, ranges, ranges, rows, use_memory, None)
         logits = np.empty((len(wanted), padded(self.config.vocab_size)), np.float32)
         stack.finish(self._machines[0], np.array(wanted, np.int64), logits)
         return logits[:, : self.config.vocab_size]
 
     def _lay_out(self, chunks: Sequence[Chunk]) -> list[_Piece]:
         """Write the rows of all chunks into the batch, and tell the memory what they will hold."""
-        pieces, row, batch = [], 0, self._batch
+        pieces, count, batch = [], len(chunks), self._batch
+        tokens: list[int] = []
+        slots: list[int] = []
+        positions: list[int] = []
+        numbers: list[int] = []
+        batch.in_starts[:, :count] = [chunk.start for chunk in chunks]
+        batch.stops[:count] = [chunk.stop for chunk in chunks]
+        batch.hits[:count] = [chunk.hit_tokens for chunk in chunks]
         for number, chunk in enumerate(chunks):
-            pages = self._pages(chunk)
-            self._check(chunk, pages, row)
-            lo, row = row, row + len(chunk.token_ids)
-            pieces.append(_Piece(lo, chunk))
-            batch.row_chunks[lo:row] = number
-            batch.tokens[lo:row] = chunk.token_ids
-            batch.slots[lo:row] = chunk.slot
-            batch.positions[lo:row] = np.arange(chunk.start, chunk.stop)
-            batch.stops[number], batch.hits[number] = chunk.stop, chunk.hit_tokens
+            pages = chunk.pages or self._homes[chunk.slot]
+            self._check(chunk, pages, len(tokens))
+            pieces.append(_Piece(len(tokens), chunk))
+            tokens += chunk.token_ids
+            slots += [chunk.slot] * (len(tokens) - len(slots))
+            numbers += [number] * (len(tokens) - len(numbers))
+            positions += range(chunk.start, chunk.stop)
             ins = batch.in_starts[:, number]
-            ins[0] = chunk.start
-            ins[1:] = chunk.start if chunk.layer_starts is None else chunk.layer_starts[:-1]
-            self.memory.begin_chunk(
-                chunk.slot, chunk.start, chunk.stop, pages, chunk.hit_tokens, ins
-            )
-        batch.row_ids[:row] = self.token_map[batch.tokens[:row]]
+            if chunk.layer_starts is not None:
+                ins[1:] = chunk.layer_starts[:-1]
+            self.memory.begin_chunk(chunk, pages, ins)
+        rows = len(tokens)
+        batch.tokens[:rows], batch.slots[:rows] = tokens, slots
+        batch.positions[:rows], batch.row_chunks[:rows] = positions, numbers
+        batch.row_ids[:rows] = self.token_map[batch.tokens[:rows]]
         return pieces
-
-    def _pages(self, chunk: Chunk) -> Sequence[int]:
-        if chunk.pages or not self._home_pages:
-            return chunk.pages
-        first = chunk.slot * self._home_pages
-        return tuple(range(first, first + self._home_pages))
 
     def _check(self, chunk: Chunk, pages: Sequence[int], row: int) -> None:
         """Raises ValueError for a chunk that the arrays cannot hold."""
@@ -284,8 +282,13 @@ class CpuModel:
 
     def _ranges(self, pieces: Sequence[_Piece]) -> list[list[Range]]:
         """The row ranges of every layer, neighbours joined; counts the layer-rows."""
+        count = self.config.num_hidden_layers
+        if all(piece.chunk.layer_starts is None for piece in pieces):
+            rows = pieces[-1].rows(pieces[-1].chunk.stop)
+            self.layer_rows += count * rows
+            return [[(0, 0, rows)]] * count
         layers: list[list[Range]] = []
-        for layer in range(self.config.num_hidden_layers):
+        for layer in range(count):
             ranges: list[Range] = []
             for number, piece in enumerate(pieces):
                 starts, hi = piece.chunk.layer_starts, piece.rows(piece.chunk.stop)
@@ -332,35 +335,41 @@ class CpuModel:
         ranges: list[list[Range]],
         rows: int,
         use_memory: bool,
-        barrier: threading.Barrier,
+        barrier: threading.Barrier | None,
     ) -> None:
         """Run the rows `share` of all layers; thread 0 makes the entries of all rows `ranges`."""
         machine = self._machines[thread]
+        meet = barrier.wait if barrier is not None else _go_on
         try:
             if thread == 0:
                 stack.embed_rows(machine, 0, rows)
-            barrier.wait()
+            meet()
             for layer, mine in enumerate(share):
                 for first, lo, hi in mine:
                     stack.prepare(machine, layer, first, lo, hi)
-                barrier.wait()
+                meet()
                 if self._book[layer, at.OWNS_MEMORY]:
                     if thread == 0:
                         for first, _, hi in ranges[layer]:
                             stack.remember(machine, layer, first, hi)
-                    barrier.wait()
+                    meet()
                 for _, lo, hi in mine:
                     stack.attend_rows(machine, layer, use_memory, lo, hi)
-                barrier.wait()  # now the rings may be overwritten
+                meet()  # now the rings may be overwritten
                 for first, lo, hi in mine:
                     stack.project(machine, layer, first, lo, hi)
                     stack.experts(machine, layer, lo, hi)
                     if self._poison:
                         self._work.stream[first:lo] = np.nan
-                barrier.wait()  # the next layer lays its rows out with other widths
+                meet()  # the next layer lays its rows out with other widths
         except BaseException:
-            barrier.abort()
+            if barrier is not None:
+                barrier.abort()
             raise
+
+
+def _go_on() -> None:
+    """Where a thread alone has nobody to meet."""
 
 
 def _share(ranges: Sequence[Range], thread: int, count: int) -> Iterator[Range]:

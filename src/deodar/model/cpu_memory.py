@@ -13,6 +13,7 @@ NaN, which no later rounding turns back into a number - so that a wrong read sho
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from deodar.cache.pages import AccountingError
 from deodar.checkpoint.engram import DEAD
 from deodar.config import ModelConfig
 from deodar.kernels.cpu.layout import Bytes, Floats, Longs, State
-from deodar.types import PageCopy, SlotRestore, SlotSave, SnapshotKind
+from deodar.types import Chunk, PageCopy, SlotRestore, SlotSave, SnapshotKind
 
 VOID = 255
 Shapes = dict[str, tuple[tuple[int, ...], type]]
@@ -96,7 +97,7 @@ class Memory:
         self._layers = config.num_hidden_layers
         self._poison, self._cut_windows = poison, cut_windows
         shapes = {**page_shapes(config, pages), **slot_shapes(config, slots)}
-        arrays = {name: np.zeros(shape, kind) for name, (shape, kind) in shapes.items()}
+        arrays: dict[str, np.ndarray[Any, Any]] = {name: np.zeros(shape, kind) for name, (shape, kind) in shapes.items()}
         taps = len(config.dspark_target_layer_ids) * config.hidden_size
         self.state = State(
             **arrays,
@@ -212,21 +213,20 @@ class Memory:
             entries[page, tokens // ratio :] = VOID
             keys[page, :, tokens // ratio :] = VOID
 
-    # --- before and after a chunk ----------------------------------------------------------------
+    # --- before a chunk --------------------------------------------------------------------------
 
-    def begin_chunk(
-        self, slot: int, start: int, stop: int, pages: Sequence[int], hit: int, ins: Longs
-    ) -> None:
+    def begin_chunk(self, chunk: Chunk, pages: tuple[int, ...], ins: Longs) -> None:
         """Set the page table and follow the windows; ins: first input position of every layer."""
+        slot = chunk.slot
         if self._tables[slot] != pages:
-            self._tables[slot] = tuple(pages)
+            self._tables[slot] = pages
             self.state.tables[slot, : len(pages)] = pages
         if self._cut_windows:
             gap = ins > self._ring_ends[slot]
             self.state.keys_from[slot, gap] = ins[gap]
-            self._ring_ends[slot, ins < stop] = stop
+            self._ring_ends[slot, ins < chunk.stop] = chunk.stop
         if self._poison:
-            self._void_ahead(slot, start, pages, max(start, hit), ins)
+            self._void_ahead(slot, chunk.start, pages, max(chunk.start, chunk.hit_tokens), ins)
 
     def _void_ahead(
         self, slot: int, start: int, pages: Sequence[int], known: int, ins: Longs
@@ -244,9 +244,3 @@ class Memory:
         state.unpaired[slot, later] = np.nan
         later = np.arange(start, start + g.history_tokens - self._kept_ids) % g.history_tokens
         state.history[slot, later] = DEAD
-
-    def end_chunk(self, slot: int, start: int, ids: Longs) -> None:
-        """Keep the last ids for the n-grams of what follows."""
-        size, stop = self.geometry.history_tokens, start + len(ids)
-        ids = ids[-size:]
-        self.state.history[slot, np.arange(stop - len(ids), stop) % size] = ids

@@ -32,8 +32,14 @@ from deodar.kernels.cpu.quant import encode_entry, encode_index_key, encode_wind
 
 @entry
 def embed_rows(m, lo, hi):
-    """Four equal copies of each token's embedding; the first sublayer reads copy 0 only (3.1)."""
+    """Four equal copies of each token's embedding; the first sublayer reads copy 0 only (3.1).
+
+    Also keeps the ids for the n-grams of later steps, so `fetch` must be done with the old ones.
+    """
+    size = m.history.shape[1]
     for r in range(lo, hi):
+        if m.positions[r] + size >= m.stops[m.row_chunks[r]]:
+            m.history[m.slots[r], m.positions[r] % size] = m.row_ids[r]
         source = m.embed[m.tokens[r]]
         for c in range(COPIES):
             row = m.stream[r, c]
@@ -186,7 +192,7 @@ def pool_pair(a0, g0, a1, g1, out):
 
 @part
 def store_entry(m, book, slot, entry, latent):
-    """From a latent, which is overwritten: its index key and the main entry, into its page (3.8)."""
+    """From a latent, which is overwritten: its index key and main entry, into its page (3.8)."""
     keep_apart()
     dim, index_dim = m.head_dim, m.index_dim
     cos = m.cos[1, entry * book[at.RATIO]]

@@ -1,8 +1,8 @@
 """Stored bytes to float32 values, 16 at a time in registers (model 5.2, 5.3, 5.4).
 
-Called inside other kernels only. A code becomes a number by placing its bits in those of a float32;
-the numbers below the smallest normal one are made from integers, so no subnormal is ever computed
-with. Written as vector instructions because the compiler's own attempt reads one code at a time.
+Called inside other kernels only. An e4m3 code is placed in the bits of a half, which the processor
+widens exactly; an e2m1 code becomes a small integer, twice its value. Written as vector
+instructions because the compiler's own attempt reads one code at a time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from deodar.kernels.cpu.elementary import F32, as_float
 from deodar.kernels.cpu.jit import part
 
 _LANES = 16
+_CODES = ir.VectorType(ir.IntType(8), _LANES)
+_HALVES = ir.VectorType(ir.IntType(16), _LANES)
 _WORDS = ir.VectorType(ir.IntType(32), _LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), _LANES)
 _NAN_SCALE = 255
@@ -25,31 +27,29 @@ _NAN_BITS = 0x7FC00000
 _NAN = F32(float("nan"))
 
 
-def _many(value: int) -> Any:
-    return ir.Constant(_WORDS, [value] * _LANES)
-
-
-def _decode(builder: Any, codes: Any, size_bits: int, shift: int, bias: int, step: float) -> Any:
-    """16 codes of a sign above `size_bits` bits to floats.
-
-    shift places exponent and mantissa, bias (of the exponents) is added; below the smallest normal
-    number, which has the mantissa's bits only, the value is the code times `step`.
-    """
-    size = builder.and_(codes, _many((1 << size_bits) - 1))
-    sign = builder.shl(builder.lshr(codes, _many(size_bits)), _many(31))
-    steps = ir.Constant(_FLOATS, [step] * _LANES)
-    small = builder.bitcast(builder.fmul(builder.uitofp(size, _FLOATS), steps), _WORDS)
-    normal = builder.add(builder.shl(size, _many(shift)), _many(bias << 23))
-    is_small = builder.icmp_unsigned("<", size, _many(1 << (23 - shift)))
-    return builder.bitcast(builder.or_(builder.select(is_small, small, normal), sign), _FLOATS)
-
-
-def _e2m1(builder: Any, codes: Any) -> Any:
-    return _decode(builder, codes, 3, 22, 126, 0.5)
+def _many(kind: Any, value: int) -> Any:
+    return ir.Constant(kind, [value] * _LANES)
 
 
 def _e4m3(builder: Any, codes: Any) -> Any:
-    return _decode(builder, codes, 7, 20, 120, 2.0**-9)
+    """16 codes to floats, 2^-8 of their values: a half has one more bit of exponent, bias 15."""
+    signed = builder.shl(builder.sext(codes, _HALVES), _many(_HALVES, 7))
+    bits = builder.and_(signed, _many(_HALVES, 0xBFFF))
+    half = ir.VectorType(ir.HalfType(), _LANES)
+    return builder.fpext(builder.bitcast(bits, half), _FLOATS)
+
+
+def _e2m1(builder: Any, codes: Any) -> Any:
+    """16 codes to floats, twice their values: 0 1 2 3 4 6 8 12 and a sign."""
+    size = builder.and_(codes, _many(_CODES, 7))
+    twice = builder.shl(size, _many(_CODES, 1))
+    middle = builder.sub(twice, _many(_CODES, 4))
+    upper = builder.sub(builder.shl(twice, _many(_CODES, 1)), _many(_CODES, 16))
+    for other in (middle, upper):  # each part of the curve is the highest of the three lines
+        size = builder.select(builder.icmp_signed(">", other, size), other, size)
+    # The sign bit, spread over all bits, turns and subtracts: -x = (x ^ -1) - -1.
+    sign = builder.ashr(builder.shl(codes, _many(_CODES, 4)), _many(_CODES, 7))
+    return builder.sitofp(builder.sext(builder.sub(builder.xor(size, sign), sign), _WORDS), _FLOATS)
 
 
 def _load(builder: Any, pointer: Any, at: Any, count: int) -> Any:
@@ -67,7 +67,7 @@ def _store(builder: Any, values: Any, pointer: Any, at: Any) -> None:
 def _spread(builder: Any, value: Any) -> Any:
     nothing = ir.Constant(_FLOATS, ir.Undefined)
     single = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(single, nothing, _many(0))
+    return builder.shuffle_vector(single, nothing, _many(_WORDS, 0))
 
 
 def _pointers(context: Any, builder: Any, sig: Any, args: Any, *numbers: int) -> list[Any]:
@@ -78,13 +78,13 @@ def _pointers(context: Any, builder: Any, sig: Any, args: Any, *numbers: int) ->
 def unpack_e4m3(
     typing_context: Any, stored: Any, at: Any, scale: Any, out: Any, out_at: Any
 ) -> Any:
-    """out[out_at + i] = scale * the e4m3 number stored[at + i], i = 0..15."""
+    """out[out_at + i] = 2^-8 * scale * the e4m3 number stored[at + i], i = 0..15."""
     place = types.intp
     signature = types.void(stored, place, types.float32, out, place)
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         source, target = _pointers(context, builder, sig, args, 0, 3)
-        codes = builder.zext(_load(builder, source, args[1], _LANES), _WORDS)
+        codes = _load(builder, source, args[1], _LANES)
         values = builder.fmul(_e4m3(builder, codes), _spread(builder, args[2]))
         _store(builder, values, target, args[4])
         return context.get_dummy_value()
@@ -96,7 +96,7 @@ def unpack_e4m3(
 def unpack_e2m1(
     typing_context: Any, stored: Any, at: Any, scale: Any, out: Any, out_at: Any
 ) -> Any:
-    """out[out_at + i] = scale * the i-th e2m1 number of the 8 bytes stored[at:], low nibbles first."""
+    """out[out_at + i] = 2 * scale * the i-th e2m1 number of the 8 bytes stored[at:]; low first."""
     place = types.intp
     signature = types.void(stored, place, types.float32, out, place)
 
@@ -108,7 +108,7 @@ def unpack_e2m1(
         high = builder.lshr(pairs, ir.Constant(half, [4] * (_LANES // 2)))
         order = [i // 2 + i % 2 * (_LANES // 2) for i in range(_LANES)]
         codes = builder.shuffle_vector(low, high, ir.Constant(_WORDS, order))
-        values = _e2m1(builder, builder.zext(codes, _WORDS))
+        values = _e2m1(builder, codes)
         _store(builder, builder.fmul(values, _spread(builder, args[2])), target, args[4])
         return context.get_dummy_value()
 
@@ -129,12 +129,14 @@ def unpack_key_pair(
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         source, target = _pointers(context, builder, sig, args, 0, 3)
         scales = builder.zext(_load(builder, source, args[2], _LANES), _WORDS)
-        unusable = builder.icmp_unsigned("==", scales, _many(_NAN_SCALE))
-        scales = builder.select(unusable, _many(_NAN_BITS), builder.shl(scales, _many(23)))
-        scales = builder.bitcast(scales, _FLOATS)
-        pairs = builder.zext(_load(builder, source, args[1], _LANES), _WORDS)
-        low = _e2m1(builder, builder.and_(pairs, _many(15)))
-        high = _e2m1(builder, builder.lshr(pairs, _many(4)))
+        unusable = builder.icmp_unsigned("==", scales, _many(_WORDS, _NAN_SCALE))
+        bits = builder.shl(scales, _many(_WORDS, 23))
+        bits = builder.select(unusable, _many(_WORDS, _NAN_BITS), bits)
+        halves = ir.Constant(_FLOATS, [0.5] * _LANES)
+        scales = builder.fmul(builder.bitcast(bits, _FLOATS), halves)
+        pairs = _load(builder, source, args[1], _LANES)
+        low = _e2m1(builder, builder.and_(pairs, _many(_CODES, 15)))
+        high = _e2m1(builder, builder.lshr(pairs, _many(_CODES, 4)))
         _store(builder, builder.fmul(low, scales), target, args[4])
         second = builder.add(args[4], args[5])
         _store(builder, builder.fmul(high, scales), target, second)
