@@ -12,6 +12,8 @@ import numpy as np
 from deodar.kernels.cpu.elementary import F32, as_float, as_int, keep_apart
 from deodar.kernels.cpu.jit import part
 from deodar.kernels.cpu.unpack import (
+    ENTRY_SCALES,
+    WINDOW_SCALES,
     e2m1_value,
     e4m3_value,
     e8m0_value,
@@ -34,7 +36,6 @@ _HALF = F32(0.5)
 _TWO = F32(2.0)
 _FOUR = F32(4.0)
 _ZERO = F32(0.0)
-_E4M3_UNIT = F32(256.0)
 _VOID = np.uint8(255)
 
 
@@ -123,7 +124,7 @@ def encode_window_key(x, out):
 def decode_window_key(stored, dim, out, at):
     """out[at : at + dim] = the values of a stored window key."""
     for start in range(0, dim, 32):
-        scale = e8m0_value(stored[dim + start // 32]) * _E4M3_UNIT
+        scale = WINDOW_SCALES[stored[dim + start // 32]]
         unpack_e4m3(stored, start, scale, out, at + start)
         unpack_e4m3(stored, start + 16, scale, out, at + start + 16)
 
@@ -151,7 +152,7 @@ def encode_entry(x, out):
 def decode_entry(stored, dim, out, at):
     """out[at : at + dim] = the values of a stored main entry."""
     for start in range(0, dim, 16):
-        scale = e4m3_value(stored[dim // 2 + start // 16]) * _HALF
+        scale = ENTRY_SCALES[stored[dim // 2 + start // 16]]
         unpack_e2m1(stored, start // 2, scale, out, at + start)
 
 

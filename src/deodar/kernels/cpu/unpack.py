@@ -145,6 +145,17 @@ def unpack_key_pair(
     return signature, generate
 
 
+def _e4m3_number(code: int) -> float:
+    exponent, mantissa = divmod(code & 127, 8)
+    size = (mantissa + 8) * 2.0 ** (exponent - 10) if exponent else mantissa * 2.0**-9
+    return float("nan") if code & 127 == 127 else -size if code & 128 else size
+
+
+# By byte, for vectors of codes as unpacked above: powers of two times 2^8, e4m3 numbers halved.
+WINDOW_SCALES = np.array([2.0 ** min(b - 119, 127) for b in range(255)] + [_NAN], np.float32)
+ENTRY_SCALES = np.array([_e4m3_number(b) / 2 for b in range(256)], np.float32)
+
+
 @part
 def e2m1_value(code):
     """The number of one e2m1 code 0..15."""
