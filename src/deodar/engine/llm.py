@@ -58,7 +58,8 @@ class LLM:
     """A loaded model.
 
     model: "seedling" or a checkpoint folder. context: tokens of prompt and answer together, None
-    for what the model was made for. Raises DeodarError if the model cannot be loaded. ledger: add
+    for what the model was made for. decoder_trim, replay: "bounded" gives the approximate rules of
+    other engines and changes answers. Raises DeodarError if the model cannot be loaded. ledger: add
     an observer to it to see the record of every answer.
     """
 
@@ -76,11 +77,8 @@ class LLM:
         self.default_sampling = sampling_defaults(
             read_generation_config(folder), self.config.eos_token_id
         )
-        self._engine = Engine.open(
-            folder,
-            EngineOptions(context=context, decoder_trim=decoder_trim, replay=replay),
-            threads=processor_count(),
-        )
+        options = EngineOptions(context=context, decoder_trim=decoder_trim, replay=replay)
+        self._engine = Engine.open(folder, options, threads=processor_count())
         self.ledger = Ledger()
         self._count = 0
 
