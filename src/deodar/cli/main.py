@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "logits": "write float32 logits, chosen entries and taps of given token ids",
     "draft": "print the draft head's proposals after given token ids",
     "inspect": "list what a checkpoint holds, with the proof that it is complete",
+    "plan": "print the memory and the prefill work of an engine, without loading it",
     "make-tiny": "write the deterministic tiny checkpoint",
     "eval": "measure what a checkpoint can do",
     "bench": "measure speed",

@@ -139,7 +139,10 @@ class Scheduler:
             )
         room, most = limits.context - len(request.prompt_ids), request.sampling.max_tokens
         sequence = Sequence(
-            request=request, room=room if most is None else min(room, most), number=self._count
+            request=request,
+            prompt_tokens=len(request.prompt_ids),
+            room=room if most is None else min(room, most),
+            number=self._count,
         )
         self._check_fits(sequence)
         self._count += 1
@@ -444,12 +447,12 @@ class Scheduler:
     def _tokens(
         self, sequence: Sequence, sampled: tuple[SampledToken, ...]
     ) -> tuple[tuple[SampledToken, ...], FinishReason | None]:
-        params = sequence.request.sampling
+        params, left = sequence.request.sampling, sequence.room - len(sequence.output_ids)
         for count, token in enumerate(sampled, start=1):
             stops = token.token_id == self.limits.eos_token_id and not params.ignore_eos
             if stops or token.token_id in params.stop_token_ids:
                 return sampled[:count], "stop"
-            if len(sequence.output_ids) + count >= sequence.room:
+            if count >= left:
                 return sampled[:count], "length"
         return sampled, None
 
@@ -490,8 +493,8 @@ class Scheduler:
         request = sequence.request
         return TokenEvent(
             request_id=request.request_id,
-            token_ids=tuple(token.token_id for token in taken),
-            logprobs=tuple(token.logprob for token in taken),
+            token_ids=tuple([token.token_id for token in taken]),
+            logprobs=tuple([token.logprob for token in taken]),
             top_logprobs=tuple(t.top for t in taken) if request.sampling.top_logprobs else (),
             usage=sequence.usage,
             finish_reason=reason,

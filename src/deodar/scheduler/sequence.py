@@ -21,6 +21,7 @@ class Sequence:
     """
 
     request: GenerateRequest
+    prompt_tokens: int
     room: int
     number: int
     lease: Lease | None = None
@@ -49,10 +50,6 @@ class Sequence:
         return (self.request.priority, first, self.request.arrival, self.number)
 
     @property
-    def prompt_tokens(self) -> int:
-        return len(self.request.prompt_ids)
-
-    @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + len(self.output_ids) + self.open_tokens
 
@@ -64,9 +61,8 @@ class Sequence:
     @property
     def pending_rows(self) -> int:
         """Rows that can be planned now; none when the last token of the answer is under way."""
-        if len(self.output_ids) + self.open_tokens >= self.room:
-            return 0
-        return self.total_tokens - self.planned_tokens
+        answer = len(self.output_ids) + self.open_tokens
+        return self.prompt_tokens + answer - self.planned_tokens if answer < self.room else 0
 
     def token_ids(self, start: int, stop: int) -> tuple[int, ...]:
         """The tokens at positions start .. stop - 1, all of the prompt or all of the answer."""
