@@ -13,8 +13,8 @@ NaN, which no later rounding turns back into a number - so that a wrong read sho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -97,7 +97,9 @@ class Memory:
         self._layers = config.num_hidden_layers
         self._poison, self._cut_windows = poison, cut_windows
         shapes = {**page_shapes(config, pages), **slot_shapes(config, slots)}
-        arrays: dict[str, np.ndarray[Any, Any]] = {name: np.zeros(shape, kind) for name, (shape, kind) in shapes.items()}
+        arrays: dict[str, np.ndarray[Any, Any]] = {
+            name: np.zeros(shape, kind) for name, (shape, kind) in shapes.items()
+        }
         taps = len(config.dspark_target_layer_ids) * config.hidden_size
         self.state = State(
             **arrays,
