@@ -233,6 +233,8 @@ class EngineInfo:
     numerics: str
     page_tokens: int = 0
     total_pages: int = 0
+    decoder_trim: str = "exact"
+    replay: str = "exact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from deodar.engine.client import InProcessClient
+from deodar.engine.options import EngineOptions
 from deodar.errors import RequestError
 from deodar.types import GenerateRequest, SamplingParams, TokenEvent
 
 
 @pytest.fixture
 def client(tiny_path: Path) -> Iterator[InProcessClient]:
-    client = InProcessClient.open(tiny_path, context=256)
+    client = InProcessClient.open(tiny_path, EngineOptions(context=256))
     yield client
     client.close()
 

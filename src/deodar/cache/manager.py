@@ -47,7 +47,7 @@ class CacheManager:
         self.slots = PagePool(total_slots)
         self.tree = PrefixTree(self.pool, geometry.page_tokens, snapshots.discard)
         self.snapshots = snapshots
-        self._plan, self._geometry, self._rules = plan, geometry, rules
+        self._plan, self._geometry, self.rules = plan, geometry, rules
         self._stride_tokens = stride_tokens
         self._leases: dict[int, Lease] = {}
         self._parked: dict[int, Parked] = {}
@@ -230,14 +230,14 @@ class CacheManager:
             first_logit_row=first_logit_row,
             saved=saved,
             keep=self._promote(match, saved),
-            rules=self._rules,
+            rules=self.rules,
         )
 
     def _promote(self, match: Match, saved: list[Saved]) -> tuple[int, ...]:
         """Branch promotion: the first to leave a cached text keeps a full snapshot there."""
         full = max((s.position for s in saved if s.kind == "full"), default=0)
         worth = match.diverges and full < match.hit_tokens >= self._geometry.window_tokens
-        keeps = self._rules.exact and self.snapshots.could_hold("full")
+        keeps = self.rules.exact and self.snapshots.could_hold("full")
         return (match.hit_tokens,) if worth and keeps else ()
 
     def _worth_waiting_for(
@@ -258,7 +258,7 @@ class CacheManager:
                 hit_tokens=common,
                 first_logit_row=first_logit_row,
                 saved=_promised(other, common),
-                rules=self._rules,
+                rules=self.rules,
             )
             if later.layer_rows < rows:
                 best, rows = other.lease_id, later.layer_rows
@@ -331,7 +331,7 @@ class CacheManager:
     def _cuts(self, resume: Resume) -> dict[int, SnapshotKind]:
         """Where chunks must end because a snapshot is taken there, or a segment ends."""
         end, stride = resume.prompt_tokens, self._stride_tokens
-        if not self._rules.exact:
+        if not self.rules.exact:
             return {}
         first = max(encoder_exact_from(self._plan, resume), resume.hit_tokens + 1)
         begin = -(-first // stride) * stride
@@ -360,7 +360,7 @@ class CacheManager:
         self._withheld = self.pool.allocate(wanted) or []
 
     def _reserve(self, kind: SnapshotKind, slot: int, position: int) -> SlotSave | None:
-        snapshot = self.snapshots.add(kind) if self._rules.exact else None
+        snapshot = self.snapshots.add(kind) if self.rules.exact else None
         return None if snapshot is None else SlotSave(snapshot, slot, kind, position)
 
     def _start(self, lease: Lease) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from deodar.cli.engine_flags import add_engine_arguments, engine_options
 from deodar.cli.open_model import open_model
 from deodar.errors import ConfigError
 from deodar.server.batch import run_batch
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--concurrency", type=int, default=64, metavar="N", help="requests at once (64)"
     )
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"cannot read {args.file}: {error.strerror}") from None
     name = args.model_flag or args.model or "seedling"
     with _output(args.output) as out:
-        model = open_model(name, args.context)
+        model = open_model(name, engine_options(args))
         try:
             settings = ServerSettings(
                 model_names=(Path(name).name or "model",),

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
+from deodar.cli.engine_flags import add_engine_arguments, engine_options
 from deodar.cli.open_model import OpenModel, open_model
 from deodar.errors import ConfigError, DeodarError, RequestError
 from deodar.text.chat import Conversation, Message, render
@@ -39,12 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same answers")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
     parser.add_argument("--context", type=int, metavar="TOKENS", help="prompt and answer together")
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if not 1 <= args.effort <= 100:
         raise ConfigError(f"--effort is {args.effort}, it must be between 1 and 100")
-    model = open_model(args.model_flag or args.model or "seedling", args.context)
+    model = open_model(args.model_flag or args.model or "seedling", engine_options(args))
     try:
         session = Session(
             model=model,

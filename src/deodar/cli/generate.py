@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 
+from deodar.cli.engine_flags import add_engine_arguments, engine_options
 from deodar.cli.open_model import open_model
 from deodar.engine.client import EngineClient
 from deodar.errors import RequestError
@@ -38,11 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text")
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the end token")
     parser.add_argument("--context", type=int, metavar="TOKENS", help="prompt and text together")
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    model = open_model(args.model_flag or args.model or "seedling", args.context)
+    model = open_model(args.model_flag or args.model or "seedling", engine_options(args))
     try:
         request = GenerateRequest(
             request_id="generate",

@@ -20,6 +20,7 @@ from pathlib import Path
 import uvicorn
 
 from deodar import env
+from deodar.cli.engine_flags import add_engine_arguments, engine_options
 from deodar.cli.open_model import open_model, start_process, start_process_with_hooks
 from deodar.errors import ConfigError
 from deodar.server.app import create_app
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--test-hooks", action="store_true", help="offer /test/fault and /test/script"
     )
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     number = effort_number(int(effort) if effort.isdecimal() else effort, "--default-effort")
     with listening_socket(args.host, args.port) as listener:
         start = start_process_with_hooks if args.test_hooks else start_process
-        model = open_model(name, args.context, start)
+        model = open_model(name, engine_options(args), start)
         try:
             settings = ServerSettings(
                 model_names=tuple(args.served_model_name or [Path(name).name or "model"]),

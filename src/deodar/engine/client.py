@@ -37,6 +37,7 @@ from deodar.types import EngineInfo, EngineStats, GenerateRequest, TokenEvent
 
 if TYPE_CHECKING:
     from deodar.engine.loop import Engine
+    from deodar.engine.options import EngineOptions
 
 ENGINE_DIED = "engine_died"  # code of the error that ends what was running
 STALL_S = 2.0  # a loop that has not turned for so long is not ready
@@ -236,7 +237,7 @@ class InProcessClient(MessageClient):
 
     @classmethod
     def open(
-        cls, folder: Path, *, context: int | None = None, test_hooks: bool = False
+        cls, folder: Path, options: EngineOptions | None = None, *, test_hooks: bool = False
     ) -> InProcessClient:
         """Load a checkpoint and start; DeodarError if it cannot be served.
 
@@ -244,12 +245,11 @@ class InProcessClient(MessageClient):
         fetched from earlier runs, before this returns.
         """
         from deodar.engine.loop import Engine
-        from deodar.engine.options import EngineOptions
         from deodar.env import processor_count
 
         engine = Engine.open(
             folder,
-            EngineOptions(context=context),
+            options,
             threads=processor_count(),
             test_hooks=test_hooks,
         )

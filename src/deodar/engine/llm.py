@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from deodar.cache.resume import Replay, Trim
 from deodar.checkpoint.loader import read_config, read_generation_config
 from deodar.checkpoint.locate import resolve_model
 from deodar.engine.defaults import sampling_defaults
@@ -57,20 +58,27 @@ class LLM:
     """A loaded model.
 
     model: "seedling" or a checkpoint folder. context: tokens of prompt and answer together, None
-    for what the model was made for. Raises DeodarError if the model cannot be loaded. ledger: add
+    for what the model was made for. decoder_trim, replay: "bounded" gives the approximate rules of
+    other engines and changes answers. Raises DeodarError if the model cannot be loaded. ledger: add
     an observer to it to see the record of every answer.
     """
 
-    def __init__(self, model: str = "seedling", *, context: int | None = None) -> None:
+    def __init__(
+        self,
+        model: str = "seedling",
+        *,
+        context: int | None = None,
+        decoder_trim: Trim = "exact",
+        replay: Replay = "exact",
+    ) -> None:
         folder = resolve_model(model)
         self.config = read_config(folder)
         self.tokenizer = Tokenizer.from_folder(folder)
         self.default_sampling = sampling_defaults(
             read_generation_config(folder), self.config.eos_token_id
         )
-        self._engine = Engine.open(
-            folder, EngineOptions(context=context), threads=processor_count()
-        )
+        options = EngineOptions(context=context, decoder_trim=decoder_trim, replay=replay)
+        self._engine = Engine.open(folder, options, threads=processor_count())
         self.ledger = Ledger()
         self._count = 0
 

@@ -149,6 +149,8 @@ class Engine:
             step_tokens=limits.step_tokens,
             page_tokens=cache.page_tokens,
             total_pages=cache.pool.total_pages,
+            decoder_trim=cache.rules.trim,
+            replay=cache.rules.replay,
             device="cpu",
             numerics="kv",
         )

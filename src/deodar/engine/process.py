@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from deodar.engine.loop import Engine
 from deodar.engine.options import EngineOptions
 from deodar.engine.wire import Beat, Channel, Failed, FromEngine, Ready, Stop, ToEngine
@@ -100,7 +102,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="deodar engine")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--context", type=int)
+    parser.add_argument("--options", default="{}")
     parser.add_argument("--test-hooks", action="store_true")
     args = parser.parse_args(argv)
     for number in (signal.SIGINT, signal.SIGTERM):  # the API process decides when it is over
@@ -112,7 +114,7 @@ def main(argv: list[str]) -> int:
             logger.info("compiling kernels for this processor, once: about 20 s")
         return Engine.open(
             args.folder,
-            EngineOptions(context=args.context),
+            msgspec.json.decode(args.options, type=EngineOptions),
             threads=processor_count(),
             test_hooks=args.test_hooks,
         )

@@ -18,7 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from deodar.engine.client import STALL_S, MessageClient, died, not_ready
+from deodar.engine.options import EngineOptions
 from deodar.engine.wire import Beat, Channel, Failed, FromEngine, Ready, Stop, ToEngine
 from deodar.errors import DeodarError, WireError
 from deodar.types import EngineInfo, EngineStats
@@ -29,10 +32,10 @@ LONGEST_PAUSE_S = 30.0
 logger = logging.getLogger("deodar.engine")
 
 
-def engine_command(folder: Path, context: int | None, test_hooks: bool) -> list[str]:
+def engine_command(folder: Path, options: EngineOptions, test_hooks: bool) -> list[str]:
     """The command line of an engine process, without its socket."""
     words = [sys.executable, "-m", "deodar.engine.process", "--folder", str(folder)]
-    words += [] if context is None else ["--context", str(context)]
+    words += ["--options", msgspec.json.encode(options).decode()]
     return words + ["--test-hooks"] * test_hooks
 
 
@@ -117,10 +120,10 @@ class RemoteClient(MessageClient):
 
     @classmethod
     def open(
-        cls, folder: Path, *, context: int | None = None, test_hooks: bool = False
+        cls, folder: Path, options: EngineOptions | None = None, *, test_hooks: bool = False
     ) -> RemoteClient:
         """Start an engine process for the checkpoint in `folder` and wait until it is ready."""
-        return cls(engine_command(folder, context, test_hooks))
+        return cls(engine_command(folder, options or EngineOptions(), test_hooks))
 
     def post(self, message: ToEngine) -> None:
         """Hand a message to the engine without waiting."""
