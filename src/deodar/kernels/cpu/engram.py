@@ -34,8 +34,10 @@ def fetch(m, rows, layer, multipliers, primes, offsets, heads, pad, table, scale
                 token = m.row_ids[r - k]
             elif k <= position:
                 token = history[(position - k) % history.size]
-            dead = dead or token < 0
-            token = pad if dead else token
+            if token < 0:
+                dead = True
+            if dead:
+                token = pad
             mixed ^= token * multipliers[k]
             if k > 0:
                 for column in range((k - 1) * heads, k * heads):
