@@ -142,9 +142,7 @@ class DraftHead:
         for p, ring in zip(self.blocks, rings, strict=True):
             a = self.attention_in(x, pre, part(p, IN_NAMES), cos, sin, q)
             o = self.block_attend(a.query, a.key, ring[where], seen, p["sink"])
-            x, pre, load = self.block_out(
-                o, x, a, part(p, OUT_NAMES), cos, sin, self.route, q
-            )
+            x, pre, load = self.block_out(o, x, a, part(p, OUT_NAMES), cos, sin, self.route, q)
             self.loads.append(load)
         return x, pre
 

@@ -560,9 +560,7 @@ class Memory:
     def _choose(self, layer: int, p: Params, a: AttnIn) -> Tensor:
         net, s = self.net, self.net.s
         cos, sin = net.table(self.b, self.t, 1)
-        q, w = net.index_queries(
-            a.x, a.qr, part(p, QUERY_NAMES), cos, sin, self.mode.rounding
-        )
+        q, w = net.index_queries(a.x, a.qr, part(p, QUERY_NAMES), cos, sin, self.mode.rounding)
         shape = (self.b, self.t)
         score = index_scores(q.unflatten(0, shape), self.index, w.unflatten(0, shape), self.ratio)
         if layer == s.candidate_source:

@@ -1,1 +1,1 @@
-"""Who holds which state slot (pages and snapshots join in a later release). Never imports torch."""
+"""Who holds which page, slot and snapshot, and where a prompt may start. Never imports torch."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from deodar.checkpoint.locate import resolve_model
+from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.errors import ConfigError
 
 HELP = "measure speed"
@@ -15,10 +16,7 @@ HELP = "measure speed"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=["decode"], help="decode: milliseconds per step, one row")
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="seedling (default) or a checkpoint folder"
-    )
-    parser.add_argument("--model", "--model-path", dest="model_flag", metavar="MODEL")
+    add_model_argument(parser)
     parser.add_argument("--prompt-tokens", type=int, default=512, metavar="N", help="context (512)")
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="steps a turn (40)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
@@ -28,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     for name, value in (("--prompt-tokens", args.prompt_tokens), ("--steps", args.steps)):
         if value < 1:
             raise ConfigError(f"{name} is {value}, it must be at least 1")
-    folder = resolve_model(args.model_flag or args.model or "seedling")
+    folder = resolve_model(chosen_model(args))
     from deodar.bench.decode import bench_decode  # torch
 
     result = bench_decode(

@@ -30,7 +30,10 @@ LONG_TEXT = 10_000  # characters
 
 
 class Tokenizer:
-    """One vocabulary. `special` maps each text of spec api 1.1 to its id."""
+    """One vocabulary. `special` maps each text of spec api 1.1 to its id.
+
+    vocab_size: above the largest id; ids in between may stand for nothing.
+    """
 
     def __init__(self, definition: dict[str, Any], source: str = "tokenizer.json") -> None:
         """`definition` is the parsed tokenizer.json; TokenizerError if it cannot serve."""
@@ -46,11 +49,11 @@ class Tokenizer:
             raise TokenizerError(f"{source}: {error}") from None
         self._plain.no_truncation()
         self._plain.no_padding()
-        self.vocab_size: int = full.get_vocab_size(with_added_tokens=True)
         added = {id_: token.content for id_, token in full.get_added_tokens_decoder().items()}
         self.special: dict[str, int] = _special_ids(full, added, source)
         self._added = added
         self._bytes = _vocabulary_bytes(full, added, source)
+        self.vocab_size = len(self._bytes)
         self._special_pattern = re.compile(f"({'|'.join(map(re.escape, self.special))})")
         self.bos_id = self.special[BOS]
         self.eos_id = self.special[EOS]
