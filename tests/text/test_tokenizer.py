@@ -159,3 +159,9 @@ def test_a_long_text_lets_other_threads_run(small_tokenizer):
     ticker.join()
     assert len(ids) == len(text.encode())
     assert len(ticks) >= 5
+
+
+@given(st.text(max_size=300) | st.text(alphabet="a ", max_size=300))
+def test_the_lower_bound_of_a_prompt_is_one(small_tokenizer, text):
+    prompt = Prompt((Piece(SPECIAL_TOKENS[0], special=True), Piece(text)), Start("answer"))
+    assert small_tokenizer.fewest_tokens(prompt) <= len(small_tokenizer.encode_prompt(prompt))

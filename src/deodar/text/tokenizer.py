@@ -54,6 +54,7 @@ class Tokenizer:
         self._added = added
         self._bytes = _vocabulary_bytes(full, added, source)
         self.vocab_size = len(self._bytes)
+        self._longest_bytes = max(map(len, self._bytes), default=1)
         self._special_pattern = re.compile(f"({'|'.join(map(re.escape, self.special))})")
         self.bos_id = self.special[BOS]
         self.eos_id = self.special[EOS]
@@ -97,6 +98,14 @@ class Tokenizer:
             else:
                 ids.extend(self.encode_text(piece.text))
         return ids
+
+    def fewest_tokens(self, prompt: Prompt) -> int:
+        """A lower bound of the tokens of a prompt, in no time: its bytes over the longest token.
+
+        Lets a prompt that can never fit be refused before megabytes are tokenised.
+        """
+        num_bytes = sum(len(piece.text.encode("utf-8")) for piece in prompt.pieces)
+        return num_bytes // self._longest_bytes
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for; empty for ids without a token."""
