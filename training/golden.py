@@ -1,8 +1,9 @@
 """Check the training form against the golden numbers of model.md 8.3 and tiny_kv_golden.json.
 
-Run on a CPU before any long run: `python golden.py SPEC_DIR`. It builds the tiny checkpoint of
-model.md 8 from its integer generator, runs it through model.py and draft.py in fp32 with hard
-choice of entries, and stops at the first difference.
+Run on a CPU before any long run, and by tests/training: `python golden.py FOLDER` with the folder
+of tiny_kv_golden.json (`tests/model`). It builds the tiny checkpoint of model.md 8 from its integer
+generator, runs it through model.py and draft.py in fp32 with hard choice of entries, and stops at
+the first difference. What must hold: an export loads back to the values training computed with.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from draft import DraftHead
 from export import load_params, released_tensors
 from model import Backbone, Mode, Trace, head_logits
-from quant import Rounding
+from quant import Rounding, rows_fp8, weight_fp4, weight_fp8
 from shape import Shape, load_shape
 
 M64 = (1 << 64) - 1
@@ -122,6 +123,24 @@ def expect(what: str, got: object, want: object, tolerance: float = 2e-4) -> Non
         sys.exit(1)
 
 
+def check_export() -> None:
+    """What is loaded from an export equals the rounding that training computes."""
+    s = tiny_shape()
+    net = Backbone(s, np.arange(512) % 300, "cpu", torch.float32)
+    draft = DraftHead(net)
+    p = net.layers[1]
+    want = {
+        "wq_b": weight_fp8(p["wq_b"]), "e_table": rows_fp8(p["e_table"]),
+        "w1": torch.cat([weight_fp4(p["w1"][:-1]), weight_fp8(p["w1"][-1])[None]]),
+        "gate": p["gate"].bfloat16().float(), "sink": p["sink"],
+    }  # fmt: skip
+    made = released_tensors(net.top, net.layers, draft.top, draft.blocks)
+    load_params(made.__getitem__, made.__contains__, s, net.top, net.layers, draft.top,
+                draft.blocks)  # fmt: skip
+    for name, value in want.items():
+        expect(f"exported {name}", net.layers[1][name], value, 0)
+
+
 PROMPT = [443, 143, 348, 397, 231, 50, 420, 428, 372, 492, 256, 136, 153, 301, 244, 101, 354, 145,
           105, 59, 505, 180, 97, 148, 265, 341, 340, 379, 75, 214, 372, 338, 145, 126, 139, 350,
           59, 24, 141, 375]  # fmt: skip
@@ -130,6 +149,7 @@ PROMPT = [443, 143, 348, 397, 231, 50, 420, 428, 372, 492, 256, 136, 153, 301, 2
 def main() -> None:
     """Compare everything; print one line per comparison."""
     torch.set_num_threads(1)
+    check_export()
     net, draft, made = build_tiny()
     expect("embed.weight", made["embed.weight"][0, :3], [0.0078125, 0.220703125, 0.1640625])
     z, trace = logits_of(net, PROMPT[:24], Mode(sparse=True))

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from draft import DraftHead
 from evaluate import Exam
-from export import load_params, released_tensors, save_checkpoint
+from export import load_params, open_checkpoint, released_tensors, save_checkpoint
 from model import HEAD_NAMES, Backbone, Mode, part
 from optim import Optimizer, named_parameters
 from quant import SERVED
 from rows import DRAFT_MIX, KINDS, LONG_MIX, MIDDLE_MIX, SERVED_MIX, SHORT_MIX, Data, hidden_rows
-from safetensors.torch import load_file
 from shape import shape_from_config
 
 HERE = Path(__file__).parent
@@ -139,11 +138,13 @@ class Trainer:
         self.log({"event": "saved", "phase": phase, "files": files, "took": took})
 
     def load_state(self, path: Path) -> None:
-        """Parameters of an earlier run, from a raw state or from an exported backbone."""
-        if path.suffix == ".safetensors":
-            tensors = load_file(path)
-            load_params(tensors.__getitem__, tensors.__contains__, self.net.s, self.net.top,
-                        self.net.layers, None, [])  # fmt: skip
+        """Parameters of an earlier run, from a raw state or an exported checkpoint folder.
+
+        Of a folder only the backbone is read: the draft head starts anew.
+        """
+        if path.is_dir():
+            get, has = open_checkpoint(path)
+            load_params(get, has, self.net.s, self.net.top, self.net.layers, None, [])
             self.net.top = {k: v.to(self.device) for k, v in self.net.top.items()}
             self.net.layers = [
                 {k: v.to(self.device) for k, v in p.items()} for p in self.net.layers
@@ -338,7 +339,7 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--plan", choices=PLANS, default="full")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens a step")
-    parser.add_argument("--resume", help="a state.pt to start from")
+    parser.add_argument("--resume", help="a state.pt or a ckpt folder to start from")
     parser.add_argument("--phases", default="dense,indexer,adapt,drafting")
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -37,7 +37,7 @@ GEOMETRY = Geometry(
     unpaired_row_bytes=0,
     history_tokens=0,
 )
-PAGES, SLOTS, MOST_TOKENS = 14, 4, 40
+PAGES, SLOTS, LONGEST_PROMPT, MOST_TOKENS = 12, 4, 34, 40
 
 
 @dataclass
@@ -56,7 +56,9 @@ class Run:
 
 class CacheMachine(RuleBasedStateMachine):
     manager_class = CacheManager
+    plan = PLAN
     geometry = GEOMETRY
+    pages = PAGES
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,9 +73,14 @@ class CacheMachine(RuleBasedStateMachine):
             full_bytes=10, encoder_bytes=5, device_budget_bytes=device, host_budget_bytes=host
         )
         self.manager = self.manager_class(
-            PLAN, self.geometry, self.store, total_pages=PAGES, total_slots=SLOTS, stride_tokens=4
+            self.plan,
+            self.geometry,
+            self.store,
+            total_pages=self.pages,
+            total_slots=SLOTS,
+            stride_tokens=4,
         )
-        self.engine = SymbolicEngine(PLAN, self.geometry, PAGES, SLOTS)
+        self.engine = SymbolicEngine(self.plan, self.geometry, self.pages, SLOTS)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -90,7 +97,7 @@ class CacheMachine(RuleBasedStateMachine):
     ) -> None:
         """A new text, or an old one up to `cut` with another tail."""
         base = self.texts[of % len(self.texts)] if self.texts else []
-        keys = (base[:cut] + tail)[:34]
+        keys = (base[:cut] + tail)[:LONGEST_PROMPT]
         logits = None if early is None else min(early, len(keys) - 1)
         got = self.manager.admit(
             tuple(keys),
@@ -98,17 +105,17 @@ class CacheMachine(RuleBasedStateMachine):
             first_logit_row=logits,
             reuse_tokens=len(keys) if mark else None,
         )
-        if isinstance(got, Wait):
+        if not isinstance(got, Lease):
             self._wait(got)
-            return
-        if got is None:
-            assert self.runs, "nothing may wait while the memory is empty"
             return
         assert got.resume.hit_tokens < len(keys), "one token must be left to compute"
         self.texts.append(keys)
         self._start(Run(got, keys, len(keys) - 1 if logits is None else logits))
 
-    def _wait(self, wait: Wait) -> None:
+    def _wait(self, wait: Wait | None) -> None:
+        if wait is None:
+            assert self.runs, "nothing may wait while the memory is empty"
+            return
         if wait.reason == "prefix":
             assert any(r.lease.lease_id == wait.other and not r.decoding for r in self.runs)
             return
@@ -130,7 +137,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.texts.append(keys)
             while not run.decoding:
                 self._prefill(run, 11)
-        elif got is not None:
+        else:
             self._wait(got)
 
     def _start(self, run: Run) -> None:
@@ -184,7 +191,7 @@ class CacheMachine(RuleBasedStateMachine):
             return
         self.engine.poison(set(extension.pages))
         tokens = run.keys + drafts
-        out = self.engine.run(lease, tokens, start, (start,) * PLAN.num_layers)
+        out = self.engine.run(lease, tokens, start, (start,) * self.plan.num_layers)
         assert out[0] == self.engine.names.of(lease.salt, run.keys, start)
         if not commit:
             return
@@ -245,8 +252,7 @@ class CacheMachine(RuleBasedStateMachine):
         if isinstance(got, Lease):
             self._start(Run(got, run.keys, run.logits, run.rows))
             return
-        if got is not None:
-            self._wait(got)
+        self._wait(got)
         self.parked.append((parked, run))
 
     # --- tiers -----------------------------------------------------------------------------------
@@ -271,7 +277,7 @@ class CacheMachine(RuleBasedStateMachine):
         manager = self.manager
         manager.check()
         pool = manager.pool
-        assert pool.free_pages + pool.idle_pages + pool.held_pages == PAGES
+        assert pool.free_pages + pool.idle_pages + pool.held_pages == self.pages
         assert manager.slots.held_pages == len(self.runs)
         for snapshot_id in manager.take_dropped():
             self.engine.snapshots.pop(snapshot_id, None)
@@ -301,8 +307,8 @@ class CacheMachine(RuleBasedStateMachine):
         while self.copying:
             self.store.finish(self.copying.pop(), ok=True)
         assert (self.manager.pool.held_pages, self.manager.slots.held_pages) == (0, 0)
-        self.manager.tree.evict(PAGES)
-        assert self.manager.pool.free_pages == PAGES
+        self.manager.flush()
+        assert self.manager.pool.free_pages == self.pages
         assert not self.store.ids()
         assert (self.store.device_bytes, self.store.host_bytes) == (0, 0)
         self.manager.check()

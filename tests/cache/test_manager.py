@@ -346,3 +346,46 @@ def test_churn_leaves_nothing_behind() -> None:
     assert manager.pool.free_pages == 60
     assert not manager.snapshots.ids()
     assert manager.snapshots.device_bytes == 0
+
+
+def test_a_prompt_that_just_fits_does_without_the_page_to_copy_from() -> None:
+    manager = new_manager(pages=3, snapshots=0)
+    serve(manager, text(0, 384))
+    lease = lease_of(manager.admit(text(0, 300) + text(900, 84)))
+    assert (lease.resume.hit_tokens, lease.shared_pages, lease.copies) == (256, 2, ())
+
+
+def test_a_parked_state_that_leaves_no_room_is_given_up() -> None:
+    manager = new_manager(pages=3)
+    lease = lease_of(manager.admit(text(0, 384)))
+    manager.commit(lease, 300)
+    parked = manager.park(lease)
+    assert parked is not None
+    with pytest.raises(LookupError, match="leaves no room"):
+        manager.unpark(parked)
+    assert isinstance(manager.admit(text(0, 384)), Lease)
+
+
+def test_a_short_prompt_waits_for_its_twin_because_of_the_snapshot_to_come() -> None:
+    """Its rows would all run again without one: 1,000 tokens are within the halo."""
+    manager = new_manager()
+    twin = lease_of(manager.admit(text(0, 1000)))
+    assert manager.admit(text(0, 1000)) == Wait("prefix", twin.lease_id)
+    assert manager.admit(text(0, 1000) + (1,)) == Wait("prefix", twin.lease_id)
+    assert isinstance(manager.admit(text(0, 900) + text(5000, 100)), Lease)
+
+
+@pytest.mark.parametrize("give_up", [True, False])
+def test_nothing_of_a_parked_request_stays_listed_for_it_alone(give_up: bool) -> None:
+    manager = new_manager()
+    lease = lease_of(manager.admit(text(0, 1000)))
+    manager.commit(lease, 700)
+    parked = manager.park(lease)
+    assert parked is not None
+    assert any(node.salt == parked.own for node in manager.tree.nodes())
+    if give_up:
+        manager.drop_parked(parked)
+    else:
+        lease_of(manager.unpark(parked))
+    assert not any(node.salt == parked.own for node in manager.tree.nodes())
+    assert parked.save.snapshot_id not in manager.snapshots.ids()

@@ -26,7 +26,7 @@ from deodar.cache.snapshots import SnapshotStore
 from deodar.types import SlotSave
 
 BUDGET = settings(
-    max_examples=400,
+    max_examples=250,
     stateful_step_count=30,
     deadline=None,
     database=None,

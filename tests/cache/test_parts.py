@@ -140,7 +140,8 @@ def store(device: int, host: int = 0) -> SnapshotStore:
 
 
 def test_the_least_recently_used_snapshot_goes_first_and_pinned_ones_stay() -> None:
-    snapshots, dropped = store(20), []
+    snapshots = store(20)
+    dropped: list[int] = []
     snapshots.on_dropped = dropped.append
     first, second = snapshots.add("full"), snapshots.add("full")
     assert (first, second) == (0, 1)
@@ -204,3 +205,30 @@ def test_nothing_spills_without_host_room() -> None:
     snapshots.unpin(first)
     assert snapshots.next_spill() is None
     assert snapshots.place(first) == "device"
+
+
+def test_the_host_gives_up_its_oldest_lone_copy_for_a_new_spill() -> None:
+    snapshots = store(20, 10)
+    dropped: list[int] = []
+    snapshots.on_dropped = dropped.append
+    for expected in (0, 1):
+        assert snapshots.add("full") == expected
+        snapshots.unpin(expected)
+    assert snapshots.next_spill() == 0
+    snapshots.finish(0, ok=True)
+    assert snapshots.next_spill() is None  # the host's copy is of one that the device has too
+    assert snapshots.add("full") == 2
+    assert snapshots.place(0) == "host"
+    assert snapshots.next_spill() == 1
+    assert dropped == [0]
+    assert snapshots.host_bytes == 10
+    snapshots.check()
+
+
+def test_the_best_neighbour_may_sort_before_or_after() -> None:
+    pool, tree, _ = tree_of()
+    publish(pool, tree, (5, 6, 7, 8))
+    publish(pool, tree, (5, 9, 9, 9))
+    assert tree.match("", (5, 6, 7, 9, 0), 4).partial_tokens == 3
+    assert tree.match("", (5, 9, 0, 0, 0), 4).partial_tokens == 2
+    assert tree.match("", (5, 7, 0, 0, 0), 4).partial_tokens == 1

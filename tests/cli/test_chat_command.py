@@ -40,10 +40,16 @@ def test_a_message_longer_than_the_context_is_one_line_and_exit_code_2():
 
 
 def test_bad_flags_are_one_line_and_exit_code_2():
-    for flags in (["--effort", "0"], ["--temperature", "3"], ["--max-tokens", "0"]):
-        done = chat("hi", *flags)
+    flags = {
+        "--effort is 0": ("--effort", "0"),
+        "temperature is 3.0": ("--temperature", "3"),
+        "max_tokens is 0": ("--max-tokens", "0"),
+        "seed is -1": ("--seed", "-1"),
+    }
+    for words, given in flags.items():
+        done = chat("hi", *given)
         assert done.returncode == 2
-        assert flags[0] in done.stderr
+        assert f"deodar chat: {words}, it must be" in done.stderr
 
 
 def start_in_terminal(answer):

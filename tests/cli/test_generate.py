@@ -65,3 +65,14 @@ def test_bad_arguments_are_one_line(
 def test_a_folder_that_is_no_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", str(tmp_path), "--prompt", "x"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_poor_encoding_ends_neither_input_nor_output(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\xffb"), encoding="utf-8"))
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    many = ["--prompt", "-", "--max-tokens", "40", "--ignore-eos", "--seed", "1"]
+    assert main(["generate", str(tiny_path), *many]) == 0
+    assert b"?" in raw.getvalue()

@@ -51,15 +51,23 @@ def test_the_upper_half_starts_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["inspect", "generate", "logits", "draft", "eval"])
+@pytest.mark.parametrize("command", ["inspect", "chat", "generate", "logits", "draft", "eval"])
 def test_a_folder_that_is_no_checkpoint_is_one_line_and_exit_2(
     command: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("empty")
     extra = {"logits": ["--ids", "1,2", "--out", str(folder / "x.npz")], "draft": ["--ids", "1,2"]}
-    model = ["--model"] if command in ("generate", "eval") else []
-    prompt = ["--prompt", "hello"] if command == "generate" else []
-    result = deodar(command, *model, str(folder), *prompt, *extra.get(command, []))
-    assert result.returncode == 2, result.stderr
-    assert str(folder) in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+    extra["generate"] = ["--prompt", "hello"]
+    for model in ([str(folder)], ["--model", str(folder)]):
+        result = deodar(command, *model, *extra.get(command, []))
+        assert result.returncode == 2, result.stderr
+        assert str(folder) in result.stderr
+        assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_two_different_models_are_refused() -> None:
+    result = deodar("inspect", "one", "--model", "two")
+    assert result.returncode == 2
+    assert result.stderr == (
+        "deodar inspect: --model is 'two' and MODEL 'one', there must be one model\n"
+    )

@@ -106,3 +106,14 @@ def test_extreme_logits_stay_finite() -> None:
     assert (drawn.token_id, drawn.logprob) == (5, 0.0)
     flat = sample(np.full(64, -1e30, np.float32), SamplingParams(temperature=0), 1, 0)
     assert flat.logprob == pytest.approx(-np.log(64), abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("place", [0, 7, 63])
+def test_a_row_that_is_no_number_is_an_error(value: float, temperature: float, place: int) -> None:
+    z = RNG.normal(size=64).astype(np.float32)
+    z[place] = value
+    for top_p in (1.0, 0.9):
+        with pytest.raises(ArithmeticError, match="NaN or infinity"):
+            sample(z, SamplingParams(temperature=temperature, top_p=top_p), 1, 0)

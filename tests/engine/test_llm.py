@@ -49,6 +49,17 @@ def test_a_bad_prompt_does_not_stop_the_others(llm: LLM) -> None:
     assert [o.finish_reason for o in outputs] == ["error", "length", "error", "error"]
 
 
+def test_a_fraction_is_refused_and_a_misuse_leaves_the_engine_empty(llm: LLM) -> None:
+    half = SamplingParams(seed=1.5, max_tokens=2)  # type: ignore[arg-type]
+    assert "must be an integer" in (llm.generate("x", half)[0].error or "")
+    with pytest.raises(TypeError):
+        llm.generate([[1.5, 2]])  # type: ignore[list-item]
+    fine = SamplingParams(max_tokens=2)
+    with pytest.raises(AttributeError):
+        llm.generate(["x", "y"], [fine, {"seed": 1}])  # type: ignore[list-item]
+    assert [o.finish_reason for o in llm.generate("x", fine)] == ["length"]
+
+
 def test_defaults_come_from_generation_config(llm: LLM) -> None:
     assert llm.default_sampling.top_p == 0.95  # as written by make-tiny
     greedy = SamplingParams(temperature=0, max_tokens=5)

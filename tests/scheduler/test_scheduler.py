@@ -123,6 +123,8 @@ def test_ends(sampling: dict[str, object], token: int, reason: str, count: int) 
         (request("a", 3, min_p=float("nan")), "min_p", "nan"),
         (request("a", 3, top_k=-1), "top_k", "-1"),
         (request("a", 3, max_tokens=0), "max_tokens", "0"),
+        (request("a", 3, max_tokens=2.5), "max_tokens", "2.5, it must be an integer"),
+        (request("a", 3, temperature="1"), "temperature", "must be a number"),
         (
             GenerateRequest(request_id="a", prompt_ids=(3, 100), sampling=SamplingParams(seed=0)),
             "prompt",

@@ -242,6 +242,16 @@ def test_a_prompt_longer_than_the_context_has_the_wording_that_clients_read(plac
     assert "This model's maximum context length is 2000 tokens." in refused.value.message
 
 
+def test_a_prompt_far_too_long_is_refused_before_it_is_tokenised(place, monkeypatch):
+    monkeypatch.setattr(place.tokenizer.__class__, "encode_prompt", None)
+    answer = place.post({"messages": [{"role": "user", "content": "x" * 95_000}]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert (
+        "This model's maximum context length is 2000 tokens." in answer.json()["error"]["message"]
+    )
+
+
 def test_the_answer_is_shortened_to_the_context(place):
     place.post({"messages": HELLO, "max_tokens": 1990})
     place.post({"messages": HELLO})

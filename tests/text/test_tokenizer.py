@@ -41,6 +41,15 @@ def test_there_are_29_special_tokens_and_their_ids_are_those_of_the_vocabulary(t
         assert tokenizer.special_text(token_id) == text
 
 
+def test_the_vocabulary_reaches_to_the_largest_id(small_definition):
+    definition = copy.deepcopy(small_definition)
+    definition["model"]["vocab"]["ab"] = 400
+    definition["model"]["merges"] = [["a", "b"]]
+    tokenizer = Tokenizer(definition)
+    assert tokenizer.encode_text("ab") == [400]
+    assert tokenizer.vocab_size == 401
+
+
 @pytest.mark.parametrize("name", ["<think>", "｜DSML｜", "<｜System｜>"])
 def test_a_missing_special_token_is_refused_by_name(small_definition, name):
     definition = copy.deepcopy(small_definition)
@@ -150,3 +159,9 @@ def test_a_long_text_lets_other_threads_run(small_tokenizer):
     ticker.join()
     assert len(ids) == len(text.encode())
     assert len(ticks) >= 5
+
+
+@given(st.text(max_size=300) | st.text(alphabet="a ", max_size=300))
+def test_the_lower_bound_of_a_prompt_is_one(small_tokenizer, text):
+    prompt = Prompt((Piece(SPECIAL_TOKENS[0], special=True), Piece(text)), Start("answer"))
+    assert small_tokenizer.fewest_tokens(prompt) <= len(small_tokenizer.encode_prompt(prompt))

@@ -86,15 +86,21 @@ class CacheManager:
         taken at once, if more than the prompt. reuse_tokens: default no mark. Changes nothing
         unless it returns a lease (but a snapshot may start to load).
         """
-        match = self.tree.match(salt, keys, len(keys) - 1)
-        resume = self._resume(match, salt, keys, first_logit_row)
-        other = self._worth_waiting_for(resume, salt, keys, first_logit_row)
-        if other is not None:
-            return Wait("prefix", other)
-        if (on_the_way := self._fetch(resume.snapshot_id)) is not None:
-            return on_the_way
         mark = len(keys) + (1 << 62) if reuse_tokens is None else reuse_tokens
-        return self._grant(match, salt, list(keys), resume, reserve_tokens, mark)
+        match = self.tree.match(salt, keys, len(keys) - 1)
+        while True:
+            resume = self._resume(match, salt, keys, first_logit_row)
+            other = self._worth_waiting_for(resume, salt, keys, first_logit_row)
+            if other is not None:
+                return Wait("prefix", other)
+            if (on_the_way := self._fetch(resume.snapshot_id)) is not None:
+                return on_the_way
+            lease = self._grant(match, salt, list(keys), resume, reserve_tokens, mark)
+            if lease is not None or match.partial is None:
+                return lease
+            # The page to copy from needs room beside the copy. A prompt that just fits must not
+            # fail for that.
+            match = match.whole_pages(self._geometry.page_tokens)
 
     def extend(self, lease: Lease, stop_tokens: int) -> Extension | None:
         """Pages up to `stop_tokens` for the next chunk, and room for the snapshot at its end.
@@ -187,7 +193,7 @@ class CacheManager:
 
     def unpark(self, parked: Parked, *, reserve_tokens: int = 0) -> Lease | Wait | None:
         """Go on where `park` stopped. None: room is missing. Raises LookupError if the state is
-        gone; the request then starts again with `admit`."""
+        gone or fills an otherwise empty cache; the request then starts again with `admit`."""
         match = self.tree.match(parked.own, parked.keys, parked.covered_tokens)
         if parked.own not in self._parked or match.hit_tokens < parked.covered_tokens:
             self.drop_parked(parked)
@@ -196,6 +202,9 @@ class CacheManager:
             return on_the_way
         keys, mark = list(parked.keys), parked.reuse_tokens
         lease = self._grant(match, parked.own, keys, parked.resume, reserve_tokens, mark, parked)
+        if lease is None and self.pool.held_pages == 0:
+            self.drop_parked(parked)
+            raise LookupError(f"the state of lease {parked.own} leaves no room to go on")
         if lease is not None:
             self.drop_parked(parked)
         return lease
@@ -284,9 +293,9 @@ class CacheManager:
     ) -> Lease | None:
         """Pin first, then make room: eviction must not take what this request is about to use."""
         shared = [node.page for node in match.nodes]
-        source = match.partial.page if match.partial else None
+        sources = [match.partial.page] if match.partial else []
         snapshot = parked.save.snapshot_id if parked else resume.snapshot_id
-        for page in (*shared, *(() if source is None else (source,))):
+        for page in shared + sources:
             self.pool.hold(page)
         if snapshot is not None:
             self.snapshots.pin(snapshot)
@@ -298,12 +307,9 @@ class CacheManager:
                 self.slots.unhold(slot[0])
             if snapshot is not None:
                 self.snapshots.unpin(snapshot)
-            for page in (*shared, *(() if source is None else (source,))):
+            for page in shared + sources:
                 self.pool.unhold(page)
             return None
-        copies: tuple[PageCopy, ...] = ()
-        if source is not None:
-            copies = (PageCopy(source, fresh[0], match.partial_tokens),)
         node = match.nodes[-1] if match.nodes else self.tree.root(salt)
         self.tree.touch(match.partial or node)
         public = parked.salt if parked else salt
@@ -317,7 +323,7 @@ class CacheManager:
             shared_pages=len(shared),
             resume=resume,
             cuts=self._cuts(resume),
-            copies=copies,
+            copies=tuple(PageCopy(page, fresh[0], match.partial_tokens) for page in sources),
             restore=snapshot,
             computed_tokens=parked.save.position if parked else resume.first_row,
             reuse_tokens=reuse_tokens,

@@ -79,6 +79,16 @@ class Match:
     hit_tokens: int
     diverges: bool
 
+    def whole_pages(self, page_tokens: int) -> Match:
+        """The same match without the page that it ends in."""
+        return Match(
+            nodes=self.nodes,
+            partial=None,
+            partial_tokens=0,
+            hit_tokens=len(self.nodes) * page_tokens,
+            diverges=False,
+        )
+
 
 class PrefixTree:
     """Text to pages and snapshots, with least-recently-used eviction of idle pages."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from deodar.cli.engine_flags import add_engine_arguments, engine_options
+from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.cli.open_model import open_model
 from deodar.errors import ConfigError
 from deodar.server.batch import run_batch
@@ -27,10 +28,7 @@ HELP = "answer a file of requests (OpenAI batch format)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.jsonl", help="requests, one a line")
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="seedling (default) or a checkpoint folder"
-    )
-    parser.add_argument("--model", "--model-path", dest="model_flag", metavar="MODEL")
+    add_model_argument(parser)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="OUT.jsonl", help="answers (standard output)"
     )
@@ -48,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         lines = args.file.read_bytes().splitlines()
     except OSError as error:
         raise ConfigError(f"cannot read {args.file}: {error.strerror}") from None
-    name = args.model_flag or args.model or "seedling"
+    name = chosen_model(args)
     with _output(args.output) as out:
         model = open_model(name, engine_options(args))
         try:

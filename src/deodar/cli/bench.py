@@ -11,6 +11,7 @@ from pathlib import Path
 
 from deodar.checkpoint.loader import read_config
 from deodar.checkpoint.locate import resolve_model
+from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.config import BUILTIN_CONFIGS, builtin_config
 from deodar.errors import ConfigError
 
@@ -23,10 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["decode", "plan"],
         help="decode: milliseconds per step, one row; plan: of the scheduler, without a model",
     )
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="seedling (default) or a checkpoint folder"
-    )
-    parser.add_argument("--model", "--model-path", dest="model_flag", metavar="MODEL")
+    add_model_argument(parser)
     parser.add_argument("--prompt-tokens", type=int, default=512, metavar="N", help="context (512)")
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="steps a turn (40)")
     parser.add_argument(
@@ -41,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{name} is {value}, it must be at least 1")
     if args.what == "plan":
         return _plan(args)
-    folder = resolve_model(args.model_flag or args.model or "seedling")
+    folder = resolve_model(chosen_model(args))
     from deodar.bench.decode import bench_decode  # torch
 
     result = bench_decode(

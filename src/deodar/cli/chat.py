@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from deodar.cli.engine_flags import add_engine_arguments, engine_options
+from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.cli.open_model import OpenModel, open_model
+from deodar.cli.sampling_arguments import add_sampling_arguments, requested_sampling
 from deodar.errors import ConfigError, DeodarError, RequestError
-from deodar.text.chat import Conversation, Message, render
+from deodar.text.chat import DEFAULT_EFFORT, Conversation, Message, render
 from deodar.text.events import ContentText, Event, ReasoningText
 from deodar.text.stream import AnswerStream
 from deodar.types import GenerateRequest, SamplingParams
@@ -29,16 +31,17 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="seedling (default) or a checkpoint folder"
-    )
-    parser.add_argument("--model", "--model-path", dest="model_flag", metavar="MODEL")
+    add_model_argument(parser)
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--no-thinking", action="store_true", help="answer without reasoning")
-    parser.add_argument("--effort", type=int, default=75, metavar="N", help="1 to 100 (75)")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same answers")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
+    parser.add_argument(
+        "--effort",
+        type=int,
+        default=DEFAULT_EFFORT,
+        metavar="N",
+        help=f"1 to 100 ({DEFAULT_EFFORT})",
+    )
+    add_sampling_arguments(parser)
     parser.add_argument("--context", type=int, metavar="TOKENS", help="prompt and answer together")
     add_engine_arguments(parser)
 
@@ -46,11 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 1 <= args.effort <= 100:
         raise ConfigError(f"--effort is {args.effort}, it must be between 1 and 100")
-    model = open_model(args.model_flag or args.model or "seedling", engine_options(args))
+    model = open_model(chosen_model(args), engine_options(args))
     try:
         session = Session(
             model=model,
-            sampling=_sampling(model.sampling, args),
+            sampling=requested_sampling(args, model.sampling),
             system=args.system,
             thinking=not args.no_thinking,
             effort=args.effort,
@@ -60,21 +63,6 @@ def run(args: argparse.Namespace) -> int:
     finally:
         model.engine.close()
     return 0
-
-
-def _sampling(defaults: SamplingParams, args: argparse.Namespace) -> SamplingParams:
-    sampling = defaults
-    if args.temperature is not None:
-        if not 0 <= args.temperature <= 2:
-            raise ConfigError(f"--temperature is {args.temperature}, it must be between 0 and 2")
-        sampling = replace(sampling, temperature=args.temperature)
-    if args.max_tokens is not None:
-        if args.max_tokens < 1:
-            raise ConfigError(f"--max-tokens is {args.max_tokens}, it must be at least 1")
-        sampling = replace(sampling, max_tokens=args.max_tokens)
-    if args.seed is not None:
-        sampling = replace(sampling, seed=args.seed % 2**63)
-    return sampling
 
 
 @dataclass(slots=True, kw_only=True)

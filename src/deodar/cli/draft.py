@@ -1,4 +1,4 @@
-"""`deodar draft CHECKPOINT --ids ...`: what the draft head proposes after given token ids."""
+"""`deodar draft MODEL --ids ...`: what the draft head proposes after given token ids."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 
 from deodar.checkpoint.loader import Checkpoint
 from deodar.checkpoint.locate import resolve_model
+from deodar.cli.model_argument import chosen_model
 from deodar.cli.reference_args import add_reference_arguments, parse_chunks, parse_ids, parse_image
 from deodar.model.reference import Reference
 
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     ids = parse_ids(args.ids)
     chunks = parse_chunks(args.chunks, len(ids))
     image = parse_image(args.image, len(ids))
-    model = Reference(Checkpoint.open(resolve_model(args.checkpoint)), args.mode)
+    model = Reference(Checkpoint.open(resolve_model(chosen_model(args))), args.mode)
     state, start, logits = model.new_state(), 0, None
     for size in chunks:
         stop = start + size

@@ -13,30 +13,24 @@ import time
 from dataclasses import replace
 
 from deodar.cli.engine_flags import add_engine_arguments, engine_options
+from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.cli.open_model import open_model
+from deodar.cli.sampling_arguments import add_sampling_arguments, requested_sampling
 from deodar.engine.client import EngineClient
 from deodar.errors import RequestError
 from deodar.text.segments import Piece
 from deodar.text.tokenizer import Detokenizer, Tokenizer
-from deodar.types import GenerateRequest, SamplingParams, TokenEvent
+from deodar.types import GenerateRequest, TokenEvent
 
 HELP = "continue a prompt"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="seedling (default) or a checkpoint folder"
-    )
-    parser.add_argument("--model", "--model-path", dest="model_flag", metavar="MODEL")
+    add_model_argument(parser)
     parser.add_argument(
         "--prompt", required=True, metavar="TEXT", help="text to continue, - for standard input"
     )
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest continuation")
-    parser.add_argument("--temperature", type=float, metavar="T", help="0 is greedy")
-    parser.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest mass P")
-    parser.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest, 0 is off")
-    parser.add_argument("--min-p", type=float, metavar="P", help="drop below P of the likeliest")
-    parser.add_argument("--seed", type=int, metavar="N", help="same seed, same text")
+    add_sampling_arguments(parser)
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the end token")
     parser.add_argument("--context", type=int, metavar="TOKENS", help="prompt and text together")
     add_engine_arguments(parser)
@@ -44,24 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    model = open_model(args.model_flag or args.model or "seedling", engine_options(args))
+    model = open_model(chosen_model(args), engine_options(args))
     try:
+        sampling = requested_sampling(args, model.sampling)
         request = GenerateRequest(
             request_id="generate",
             prompt_ids=tuple(model.tokenizer.encode_raw(prompt)),
-            sampling=requested_sampling(args, model.sampling),
+            sampling=replace(sampling, ignore_eos=args.ignore_eos),
             arrival=time.monotonic(),
         )
         return asyncio.run(_stream(model.engine, request, model.tokenizer))
     finally:
         model.engine.close()
-
-
-def requested_sampling(args: argparse.Namespace, defaults: SamplingParams) -> SamplingParams:
-    """The defaults with what the command line sets; ranges are checked by the engine."""
-    names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos")
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return replace(defaults, **given)
 
 
 async def _stream(engine: EngineClient, request: GenerateRequest, tokenizer: Tokenizer) -> int:

@@ -13,24 +13,24 @@ from fractions import Fraction
 from deodar.checkpoint.inventory import expected_tensors, totals
 from deodar.checkpoint.loader import Checkpoint
 from deodar.checkpoint.locate import resolve_model
+from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.config import BUILTIN_CONFIGS, ModelConfig, builtin_config
 
 HELP = "list what a checkpoint holds, with the proof that it is complete"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    known = ", ".join(BUILTIN_CONFIGS)
-    parser.add_argument("model", metavar="MODEL", help=f"{known}, seedling or a folder")
+    add_model_argument(parser, *BUILTIN_CONFIGS)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.model in BUILTIN_CONFIGS:
-        config, proof = builtin_config(args.model), "built-in numbers, no files read"
+    name = chosen_model(args)
+    if name in BUILTIN_CONFIGS:
+        config, proof = builtin_config(name), "built-in numbers, no files read"
     else:
-        folder = resolve_model(args.model)
-        checkpoint = Checkpoint.open(folder)
+        checkpoint = Checkpoint.open(resolve_model(name))
         config, proof = checkpoint.config, _proof(checkpoint)
-    print("\n".join(_table(args.model, config, proof)))
+    print("\n".join(_table(name, config, proof)))
     return 0
 
 

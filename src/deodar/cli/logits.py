@@ -1,4 +1,4 @@
-"""`deodar logits CHECKPOINT --ids ...`: what the reference computes, written to an .npz file."""
+"""`deodar logits MODEL --ids ...`: what the reference computes, written to an .npz file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from deodar.checkpoint.loader import Checkpoint
 from deodar.checkpoint.locate import resolve_model
+from deodar.cli.model_argument import chosen_model
 from deodar.cli.reference_args import add_reference_arguments, parse_chunks, parse_ids, parse_image
 from deodar.errors import RequestError
 from deodar.model.reference import ForwardResult, Reference, joined
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     image = parse_image(args.image, len(ids))
     if args.top < 1:
         raise RequestError(f"--top is {args.top}, must be at least 1")
-    model = Reference(Checkpoint.open(resolve_model(args.checkpoint)), args.mode)
+    model = Reference(Checkpoint.open(resolve_model(chosen_model(args))), args.mode)
     state, results, start = model.new_state(), [], 0
     for size in chunks:
         stop = start + size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ COMMANDS: dict[str, str] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; expected errors are one line on stderr and exit code 2."""
+    _accept_any_character()
     words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="deodar", description="Serve DeepSeek-V4.1-Flash.")
     parser.add_argument("--version", action="version", version=f"deodar {__version__}")
@@ -57,6 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"deodar {args.command}: unexpected {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+
+
+def _accept_any_character() -> None:
+    """Replace what the terminal's encoding lacks: no answer or input may end a command."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
+from deodar.cli.model_argument import add_model_argument
 from deodar.errors import RequestError
 from deodar.model.numerics import NumericsName
 
 
 def add_reference_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="folder or known name")
+    add_model_argument(parser)
     parser.add_argument("--ids", required=True, help="token ids: 443,143,348")
     parser.add_argument(
         "--mode", choices=get_args(NumericsName), default="kv", help="numerics (default kv)"

@@ -21,21 +21,20 @@ import uvicorn
 
 from deodar import env
 from deodar.cli.engine_flags import add_engine_arguments, engine_options
+from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.cli.open_model import open_model, start_process, start_process_with_hooks
 from deodar.errors import ConfigError
 from deodar.server.app import create_app
 from deodar.server.conversation import effort_number
 from deodar.server.settings import ServerSettings
+from deodar.text.chat import DEFAULT_EFFORT
 
 HELP = "answer over HTTP (OpenAI-compatible)"
 DRAIN_S = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="seedling (default) or a checkpoint folder"
-    )
-    parser.add_argument("--model", "--model-path", dest="model_flag", metavar="MODEL")
+    add_model_argument(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
     parser.add_argument(
@@ -53,7 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--default-thinking", choices=("on", "off"), default="on", help="if a request says nothing"
     )
     parser.add_argument(
-        "--default-effort", default="75", metavar="EFFORT", help="a word or 1 to 100 (75)"
+        "--default-effort",
+        default=str(DEFAULT_EFFORT),
+        metavar="EFFORT",
+        help=f"a word or 1 to 100 ({DEFAULT_EFFORT})",
     )
     parser.add_argument(
         "--admin-api-key",
@@ -74,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    name = args.model_flag or args.model or "seedling"
+    name = chosen_model(args)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     effort = args.default_effort

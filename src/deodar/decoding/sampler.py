@@ -29,7 +29,8 @@ def sample(
     """Draw the token of output `index` from raw logits [vocab].
 
     seed: 0 .. 2^64 - 1; index, choice: 0 .. 2^32 - 1. The log-probability is that of the raw
-    logits at temperature 1, before any filter.
+    logits at temperature 1, before any filter. ArithmeticError if the row holds NaN or +infinity:
+    arg-max would take such a row for an answer.
     """
     token, logprob = _draw(
         logits,
@@ -41,6 +42,8 @@ def sample(
         np.uint64(choice),
         np.uint64(index),
     )
+    if math.isnan(logprob):
+        raise ArithmeticError("the logits hold NaN or infinity")
     return SampledToken(token, logprob)
 
 

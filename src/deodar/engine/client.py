@@ -126,10 +126,9 @@ class MessageClient:
     async def submit(self, request: GenerateRequest) -> AsyncIterator[TokenEvent]:
         """Events of this request until one with a `finish_reason`; RequestError if refused.
 
-        Leaving the iterator early does not end the request: call `abort`.
+        Leaving the iterator early does not end the request: call `abort`. A loop that is slow to
+        turn only makes it wait; whoever has other places to go to asks `health` first.
         """
-        if not self.health():
-            raise not_ready()
         box = _Mailbox(asyncio.get_running_loop(), asyncio.Queue())
         with self._lock:
             if not self._up:

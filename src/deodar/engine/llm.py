@@ -9,6 +9,7 @@ All prompts of a call run together; results come in the order of the prompts.
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -125,7 +126,7 @@ class LLM:
     def _prompt_ids(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         if isinstance(prompt, str):
             return tuple(self.tokenizer.encode_raw(prompt))
-        return tuple(prompt)
+        return tuple(map(operator.index, prompt))
 
     def _params(
         self, sampling: SamplingParams | Sequence[SamplingParams] | None, count: int
@@ -145,27 +146,28 @@ class LLM:
         progress: Progress | None,
     ) -> list[_Run]:
         runs: dict[str, _Run] = {}
-        for prompt_ids, params in zip(prompts, sampling, strict=True):
-            self._count += 1
-            request = GenerateRequest(
-                request_id=f"llm-{self._count}",
-                prompt_ids=prompt_ids,
-                sampling=params,
-                arrival=time.monotonic(),
-            )
-            record = self.ledger.begin(request.request_id, len(prompt_ids), request.arrival)
-            run = runs[request.request_id] = _Run(prompt_ids, record)
-            try:
-                self._engine.add(request)
-            except RequestError as error:
-                self.ledger.discard(record)
-                run.error = str(error)
         try:
+            for prompt_ids, params in zip(prompts, sampling, strict=True):
+                self._count += 1
+                request = GenerateRequest(
+                    request_id=f"llm-{self._count}",
+                    prompt_ids=prompt_ids,
+                    sampling=params,
+                    arrival=time.monotonic(),
+                )
+                record = self.ledger.begin(request.request_id, len(prompt_ids), request.arrival)
+                run = runs[request.request_id] = _Run(prompt_ids, record)
+                try:
+                    self._engine.add(request)
+                except RequestError as error:
+                    self.ledger.discard(record)
+                    run.error = str(error)
             self._drain(runs, progress)
         except BaseException:  # interrupted: the next call must find the engine empty
             for request_id, run in runs.items():
                 if self._engine.abort(request_id) is not None:
                     self.ledger.end(run.record, "abort")
+                self.ledger.discard(run.record)
             raise
         return list(runs.values())
 

@@ -1,64 +1,36 @@
-"""`deodar eval`: run the suites over a checkpoint, print the table, write the numbers.
+"""Runs the suites over a checkpoint and lays their numbers out as a table.
 
-Called by the command line. What must hold: the file is complete JSON after every suite, so a run
-that is stopped leaves what it had.
+Called by `deodar eval`, which shows and keeps them.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
-from deodar.checkpoint.locate import resolve_model
-from deodar.errors import RequestError
 from deodar.evaluation.subject import Subject
-from deodar.evaluation.suites import SUITES
+from deodar.evaluation.suites import SUITES, Advance
 
 Results = dict[str, Any]
+Watch = Callable[[str, int], Advance]
 
 
-def run_eval(args: argparse.Namespace) -> int:
-    """Evaluate `args.model`; `quick`, `only` (suites), `threads`, `out` (path or None)."""
-    names = args.only or list(SUITES)
-    unknown = [name for name in names if name not in SUITES]
-    if unknown:
-        raise RequestError(f"--only names {unknown[0]!r}, must be among {', '.join(SUITES)}")
-    console = Console()
-    folder = resolve_model(args.model)
+def run_suites(
+    subject: Subject, names: Sequence[str], *, quick: bool, watch: Watch
+) -> Iterator[Results]:
+    """The numbers so far after every suite of `names`, by suite, with the `seconds` they took.
+
+    quick: about a tenth of the cases. watch: called with a title and the number of steps when a
+    suite begins; what it returns is called with the steps that have been done.
+    """
     started = time.monotonic()
-    subject = Subject(folder, threads=args.threads)
-    results: Results = {"model": args.model, "numerics": "kv", "quick": args.quick}
-    columns = (TextColumn("{task.description:<18}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        for name in names:
-            title, suite, few, many = SUITES[name]
-            bar = progress.add_task(title, total=few if args.quick else many)
-            results[name] = suite(subject, args.quick, partial(progress.advance, bar))
-            progress.update(bar, completed=few if args.quick else many)
-            results["seconds"] = round(time.monotonic() - started, 1)
-            if args.out is not None:
-                write(args.out, results)
-    table = Table("measure", "value", "of", title=f"{args.model} ({results['seconds']} s)")
-    for row in rows(results):
-        table.add_row(*row)
-    console.print(table)
-    return 0
-
-
-def write(path: Path, results: Results) -> None:
-    """Write the numbers; RequestError if the place cannot be written."""
-    try:
-        path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise RequestError(f"cannot write {path}: {error.strerror or error}") from None
+    results: Results = {}
+    for name in names:
+        title, suite, few, many = SUITES[name]
+        results[name] = suite(subject, quick, watch(title, few if quick else many))
+        results["seconds"] = round(time.monotonic() - started, 1)
+        yield results
 
 
 def rows(results: Results) -> list[tuple[str, str, str]]:

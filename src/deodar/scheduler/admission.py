@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 from deodar.errors import RequestError
 from deodar.types import GenerateRequest, SamplingParams
@@ -38,14 +39,22 @@ def check_sampling(params: SamplingParams) -> None:
     if params.top_p == 0:
         raise RequestError("top_p is 0, it must be above 0 and at most 1", param="top_p")
     _range("min_p", params.min_p, 0, 1)
-    _range("top_k", params.top_k, 0, 2**31 - 1)
-    _range("top_logprobs", params.top_logprobs, 0, MAX_TOP_LOGPROBS)
+    _whole("top_k", params.top_k, 0, 2**31 - 1)
+    _whole("top_logprobs", params.top_logprobs, 0, MAX_TOP_LOGPROBS)
     if params.seed is not None:
-        _range("seed", params.seed, 0, 2**63 - 1)
+        _whole("seed", params.seed, 0, 2**63 - 1)
     if params.max_tokens is not None:
-        _range("max_tokens", params.max_tokens, 1, 2**31 - 1)
+        _whole("max_tokens", params.max_tokens, 1, 2**31 - 1)
+
+
+def _whole(name: str, value: float, low: int, high: int) -> None:
+    if not isinstance(value, Integral):  # a fraction would be cut off later without a word
+        raise RequestError(f"{name} is {value!r}, it must be an integer", param=name)
+    _range(name, value, low, high)
 
 
 def _range(name: str, value: float, low: float, high: float) -> None:
+    if not isinstance(value, Real):
+        raise RequestError(f"{name} is {value!r}, it must be a number", param=name)
     if not (math.isfinite(value) and low <= value <= high):
         raise RequestError(f"{name} is {value}, it must be from {low} to {high}", param=name)

@@ -120,6 +120,9 @@ def prepare(service: Service, raw: bytes, arrival: float = 0.0) -> Prepared:
     )
     check_supported(body, conversation)
     prompt = render(conversation)
+    fewest = service.tokenizer.fewest_tokens(prompt)
+    if fewest >= settings.context:
+        raise context_error(f"at least {fewest}", settings.context)
     prompt_ids = service.tokenizer.encode_prompt(prompt)
     if len(prompt_ids) >= settings.context:
         raise context_error(len(prompt_ids), settings.context)

@@ -47,7 +47,7 @@ from deodar.server.schema import (
 from deodar.server.service import Service, off_the_loop, read_json_body, service_of
 from deodar.server.sse import DONE, DisconnectWatch, EventStream, frame
 from deodar.text.raw import RawStream
-from deodar.text.segments import FIM_BEGIN, FIM_END, FIM_HOLE
+from deodar.text.segments import FIM_BEGIN, FIM_END, FIM_HOLE, Piece, Prompt, Start
 from deodar.types import GenerateRequest
 
 DEFAULT_MAX_TOKENS = 16
@@ -202,6 +202,9 @@ def _encode(
     text = prompt
     if body.suffix is not None:
         text = f"{FIM_BEGIN}{prompt}{FIM_HOLE}{body.suffix}{FIM_END}"
+    fewest = tokenizer.fewest_tokens(Prompt((Piece(text),), Start("answer")))
+    if fewest >= service.settings.context:
+        raise context_error(f"at least {fewest}", service.settings.context, "prompt")
     ids = tokenizer.encode_raw(text)
     if body.add_special_tokens is False:
         ids = ids[1:]

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from deodar.errors import RequestError
 from deodar.server.schema import ChatBody, MessageEntry, ToolEntry
 from deodar.text.chat import (
+    DEFAULT_EFFORT,
     EFFORT_WORDS,
     Content,
     Conversation,
@@ -30,7 +31,7 @@ _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "ref
 
 
 def conversation_of(
-    body: ChatBody, *, default_thinking: bool = True, default_effort: int = 75
+    body: ChatBody, *, default_thinking: bool = True, default_effort: int = DEFAULT_EFFORT
 ) -> Conversation:
     """The conversation that a chat body asks for; RequestError names what is wrong."""
     if not body.messages:

@@ -77,6 +77,7 @@ class EventStream:
         try:
             async for data in self._frames:
                 await self._write(send, data)
+            ticker.cancel()  # a comment after the end would be a protocol error
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except OSError:  # the client is gone; its watch has told the engine
             pass

@@ -30,7 +30,10 @@ LONG_TEXT = 10_000  # characters
 
 
 class Tokenizer:
-    """One vocabulary. `special` maps each text of spec api 1.1 to its id."""
+    """One vocabulary. `special` maps each text of spec api 1.1 to its id.
+
+    vocab_size: above the largest id; ids in between may stand for nothing.
+    """
 
     def __init__(self, definition: dict[str, Any], source: str = "tokenizer.json") -> None:
         """`definition` is the parsed tokenizer.json; TokenizerError if it cannot serve."""
@@ -46,11 +49,12 @@ class Tokenizer:
             raise TokenizerError(f"{source}: {error}") from None
         self._plain.no_truncation()
         self._plain.no_padding()
-        self.vocab_size: int = full.get_vocab_size(with_added_tokens=True)
         added = {id_: token.content for id_, token in full.get_added_tokens_decoder().items()}
         self.special: dict[str, int] = _special_ids(full, added, source)
         self._added = added
         self._bytes = _vocabulary_bytes(full, added, source)
+        self.vocab_size = len(self._bytes)
+        self._longest_bytes = max(map(len, self._bytes), default=1)
         self._special_pattern = re.compile(f"({'|'.join(map(re.escape, self.special))})")
         self.bos_id = self.special[BOS]
         self.eos_id = self.special[EOS]
@@ -94,6 +98,14 @@ class Tokenizer:
             else:
                 ids.extend(self.encode_text(piece.text))
         return ids
+
+    def fewest_tokens(self, prompt: Prompt) -> int:
+        """A lower bound of the tokens of a prompt, in no time: its bytes over the longest token.
+
+        Lets a prompt that can never fit be refused before megabytes are tokenised.
+        """
+        num_bytes = sum(len(piece.text.encode("utf-8")) for piece in prompt.pieces)
+        return num_bytes // self._longest_bytes
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for; empty for ids without a token."""

@@ -6,7 +6,9 @@ kernel sources: numba by itself does not notice that a function called by a kept
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import cache
@@ -54,10 +56,12 @@ def _code_folder() -> str:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     name = f"kernels-{digest.hexdigest()[:16]}"
     try:
-        folder = env.cache_folder() / name
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        kept = env.cache_folder() / name
+        kept.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=kept):
             pass
-        return str(folder)
+        return str(kept)
     except (OSError, RuntimeError):  # no home, read-only home, no space: compile in this run only
-        return tempfile.mkdtemp(prefix="deodar-")
+        folder = tempfile.mkdtemp(prefix="deodar-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder
