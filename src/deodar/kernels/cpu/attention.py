@@ -105,8 +105,8 @@ def publish_blocks(m, scores, blocks, allowed):
 def gather_keys(m, layer, book, r, chosen):
     """Read a row's keys to m.values, in order; return their number.
 
-    Window keys of rows of this step come from m.new_keys, older ones from the slot's ring. chosen:
-    ids of entries, ascending. Missing keys up to a multiple of 16 are zeros.
+    Window keys of rows of this step come from m.new_values, older ones from the slot's ring.
+    chosen: ids of entries, ascending. Missing keys up to a multiple of 16 are zeros.
     """
     keep_apart()
     dim, slot, position = m.head_dim, m.slots[r], m.positions[r]
@@ -117,9 +117,10 @@ def gather_keys(m, layer, book, r, chosen):
     for i in range(own - first):
         decode_window_key(m.rings[slot, layer, place], dim, values, i * dim)
         place = place + 1 if place + 1 < m.ring else 0
-    for i in range(own - first, position + 1 - first):
-        decode_window_key(m.new_keys[r - position + first + i], dim, values, i * dim)
     count = position + 1 - first
+    begin = (r + 1 - count) * dim  # of the first key's row, were all of them in this step
+    for at_value in range((own - first) * dim, count * dim):
+        values[at_value] = m.new_values[begin + at_value]
     gather_entries(m, book, slot, chosen, count * dim)
     count += chosen.size
     padded = (count + LANES - 1) // LANES * LANES

@@ -154,6 +154,7 @@ class Work(NamedTuple):
     low: Floats  # [R, q_lora]
     query: Floats  # flat, [R, QUERY_WIDTH]
     new_keys: Bytes  # [R, 528], stored window keys of the layer
+    new_values: Floats  # flat, [R, head_dim], what new_keys decode to
     head_rows: Floats  # [groups, R, heads per group * head_dim]
     grouped: Floats  # [R, groups * o_lora]
     chosen: Ints  # [R, index_topk]

@@ -27,7 +27,12 @@ from deodar.kernels.cpu.hyper import COPIES, MIXES, collapse, finish_mixes, writ
 from deodar.kernels.cpu.jit import entry, part
 from deodar.kernels.cpu.matmul import FIRST, matmul
 from deodar.kernels.cpu.moe import gated, route, run_expert
-from deodar.kernels.cpu.quant import encode_entry, encode_index_key, encode_window_key
+from deodar.kernels.cpu.quant import (
+    decode_window_key,
+    encode_entry,
+    encode_index_key,
+    encode_window_key,
+)
 
 
 @entry
@@ -133,6 +138,7 @@ def prepare(m, layer, first, lo, hi):
         rms_norm(row[at_key : at_key + m.head_dim], key_norm, m.eps, key)
         rotate(key, cos[position], sin[position])
         encode_window_key(key, m.new_keys[r])
+        decode_window_key(m.new_keys[r], m.head_dim, m.new_values, r * m.head_dim)
     make_queries(m, book, cos, sin, lo, hi)
 
 
