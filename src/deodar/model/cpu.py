@@ -480,7 +480,7 @@ def _scratch(
         return np.zeros(shape, np.float32)
 
     return Scratch(
-        scores=floats(context),
+        scores=floats(at.GROUP, context),
         order=np.zeros(keys, np.uint32),
         ids=np.zeros(keys, np.int32),
         tile=floats(config.index_head_dim * page_keys),
