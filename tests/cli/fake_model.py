@@ -25,12 +25,12 @@ class ClosingEngine(FakeEngine):
         print("engine closed", file=sys.stderr, flush=True)
 
 
-def open_fake(name, context, start=None):
+def open_fake(name, options, start=None):
     tokenizer = Tokenizer(small_definition())
     ids = token_ids(tokenizer, sys.argv[1])
     engine = ClosingEngine(tokenizer.eos_id, lambda request: steps_of(ids))
     engine.delay_s = 0.01
-    return OpenModel(engine, tokenizer, context or 2000, SamplingParams())
+    return OpenModel(engine, tokenizer, options.context or 2000, SamplingParams())
 
 
 deodar.cli.serve.open_model = open_fake

@@ -25,19 +25,29 @@ class Answer:
 
 @dataclass(frozen=True)
 class Schedule:
-    """One random run, drawn from a seed."""
+    """One random run, drawn from a seed. calm: nobody is aborted or preempted on purpose."""
 
     seed: int
     ahead: bool = False
+    calm: bool = False
 
     def play(self) -> tuple[int, list[str]]:
         """Number of requests and the differences found."""
         return Play(self).run()
 
+    def streams(self) -> dict[str, list[tuple[tuple[int, ...], tuple[float, ...], str | None]]]:
+        """The events of every request: tokens, log-probabilities and the reason of the last."""
+        play = Play(self)
+        _, differences = play.run()
+        assert differences == []
+        return play.streams
+
 
 class Play:
     def __init__(self, schedule: Schedule) -> None:
         self.rng = rng = Random(schedule.seed)
+        self.calm = schedule.calm
+        self.streams: dict[str, list[tuple[tuple[int, ...], tuple[float, ...], str | None]]] = {}
         slots = rng.choice((1, 2, 4, 6))
         pages = rng.choice((14, 16, 20, 40))
         self.cache: CacheManager = make_cache(
@@ -65,17 +75,26 @@ class Play:
         rng, count = self.rng, self.rng.randint(3, 14)
         steps = 0
         while count or self.scheduler.has_work:
-            while count and rng.random() < 0.4:
+            while count and (self.calm or rng.random() < 0.4):
                 count -= 1
                 self._come()
-            if rng.random() < 0.04 and self.scheduler.requests():
-                self._take(self.engine.abort(rng.choice(self.scheduler.requests())))
+            if not self.calm:
+                self._disturb()
             for event in self.engine.step():
                 self._take(event)
             self.cache.check()
             steps += 1
             assert steps < 5000, "nothing goes on"
         return len(self.requests), self._differences()
+
+    def _disturb(self) -> None:
+        rng, running = self.rng, self.scheduler.requests()
+        if running and rng.random() < 0.04:
+            self._take(self.engine.abort(rng.choice(running)))
+        elif running and rng.random() < 0.1:
+            self.scheduler.preempt(rng.choice(running), save=rng.random() < 0.6)
+        elif rng.random() < 0.05:
+            self.cache.tree.evict(rng.randint(1, 9))
 
     def _come(self) -> None:
         rng = self.rng
@@ -102,6 +121,9 @@ class Play:
     def _take(self, event: TokenEvent | None) -> None:
         if event is None:
             return
+        self.streams.setdefault(event.request_id, []).append(
+            (event.token_ids, event.logprobs, event.finish_reason)
+        )
         answer = self.answers[event.request_id]
         assert answer.reason is None, "an event after the end"
         answer.token_ids += event.token_ids

@@ -145,7 +145,10 @@ class CacheManager:
         if prompt_ends:
             self._publish(lease, min(usable, lease.prompt_tokens), partial=True)
         while lease.saves and lease.saves[0].position <= computed_tokens:
-            self._attach(lease, lease.saves.pop(0))
+            save = lease.saves.pop(0)
+            if save.kind == "full":  # it hangs on the page that it ends in
+                self._publish(lease, save.position, partial=True)
+            self._attach(lease, save)
 
     def release(self, lease: Lease, *, keep: bool = True) -> SlotSave | None:
         """The request is over: give everything back; with `keep`, its text stays for others.
@@ -238,16 +241,27 @@ class CacheManager:
             hit_tokens=match.hit_tokens,
             first_logit_row=first_logit_row,
             saved=saved,
-            keep=self._promote(match, saved),
+            keep=self._promote(match, saved, salt, keys),
             rules=self.rules,
         )
 
-    def _promote(self, match: Match, saved: list[Saved]) -> tuple[int, ...]:
-        """Branch promotion: the first to leave a cached text keeps a full snapshot there."""
+    def _promote(self, match: Match, saved: list[Saved], salt: Salt, keys: Keys) -> tuple[int, ...]:
+        """Branch promotion: the first to leave a text keeps a full snapshot there.
+
+        The text is cached, or a prompt that is being computed: of many requests that come at once,
+        the second keeps the snapshot and the others wait for it.
+        """
+        if not (self.rules.exact and self.snapshots.could_hold("full")):
+            return ()
         full = max((s.position for s in saved if s.kind == "full"), default=0)
-        worth = match.diverges and full < match.hit_tokens >= self._geometry.window_tokens
-        keeps = self.rules.exact and self.snapshots.could_hold("full")
-        return (match.hit_tokens,) if worth and keeps else ()
+        branch = match.hit_tokens if match.diverges else 0
+        for other in self._leases.values():
+            if other.salt == salt and other.computed_tokens < other.prompt_tokens:
+                shared = common_prefix(keys, other.prompt)
+                if shared < min(len(keys) - 1, other.prompt_tokens, other.reuse_tokens):
+                    branch = max(branch, shared)
+        worth = full < branch >= self._geometry.window_tokens
+        return (branch,) if worth else ()
 
     def _worth_waiting_for(
         self, now: Resume, salt: Salt, keys: Keys, first_logit_row: int | None
@@ -267,6 +281,7 @@ class CacheManager:
                 hit_tokens=common,
                 first_logit_row=first_logit_row,
                 saved=_promised(other, common),
+                keep=now.keep,
                 rules=self.rules,
             )
             if later.layer_rows < rows:
