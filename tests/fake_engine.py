@@ -2,8 +2,9 @@
 
 import asyncio
 
+from deodar.errors import RequestError
 from deodar.text.markers import MarkerSplitter
-from deodar.types import TokenEvent, Usage
+from deodar.types import EngineInfo, EngineStats, TokenEvent, Usage
 
 
 class FakeEngine:
@@ -21,6 +22,11 @@ class FakeEngine:
         self.healthy = True
         self.delay_s = 0.0
         self._ends = {}
+        self.cached_tokens = 0
+        self.top = ()
+        self.waiting = 0
+        self.flushed = 0
+        self.injected = []
 
     async def submit(self, request):
         self.requests.append(request)
@@ -34,7 +40,9 @@ class FakeEngine:
                     yield self._event(request, (), count, "error", error="the step failed")
                     return
                 if step == "wait":
+                    self.waiting += 1
                     await ended.wait()
+                    self.waiting -= 1
                 await asyncio.sleep(self.delay_s)
                 if ended.is_set():
                     yield self._event(request, (), count, "abort")
@@ -59,8 +67,13 @@ class FakeEngine:
         return TokenEvent(
             request_id=request.request_id,
             token_ids=ids,
-            logprobs=(0.0,) * len(ids),
-            usage=Usage(prompt_tokens=len(request.prompt_ids), completion_tokens=count),
+            logprobs=(-0.25,) * len(ids),
+            top_logprobs=(self.top[: request.sampling.top_logprobs],) * len(ids),
+            usage=Usage(
+                prompt_tokens=len(request.prompt_ids),
+                completion_tokens=count,
+                cached_tokens=self.cached_tokens,
+            ),
             finish_reason=reason,
             stop_token_id=ids[-1] if reason == "stop" and ids else None,
             error=error,
@@ -74,6 +87,23 @@ class FakeEngine:
 
     def health(self):
         return self.healthy
+
+    def info(self):
+        return EngineInfo(
+            pid=1, context=2000, vocab_size=300, slots=4, step_tokens=64, device="none",
+            numerics="kv",
+        )  # fmt: skip
+
+    def stats(self):
+        return EngineStats(running=len(self._ends), ready=self.healthy)
+
+    async def flush_cache(self):
+        if self._ends:
+            raise RequestError("requests are running", code="busy")
+        self.flushed += 1
+
+    async def inject(self, what):
+        self.injected.append(what)
 
 
 def token_ids(tokenizer, text):

@@ -16,6 +16,11 @@ def show_traceback() -> bool:
     return flag("TRACEBACK")
 
 
+def admin_api_key() -> str | None:
+    """`DEODAR_ADMIN_API_KEY`: the key of the control routes, None if not set or empty."""
+    return os.environ.get("DEODAR_ADMIN_API_KEY") or None
+
+
 def cache_folder() -> Path:
     """Where compiled kernels are kept: `DEODAR_CACHE_DIR`, else deodar/ in the user's cache."""
     chosen = os.environ.get("DEODAR_CACHE_DIR")

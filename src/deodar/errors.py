@@ -4,6 +4,7 @@ DeodarError            one readable line; the command line exits with 2
 ├── ConfigError        a model or engine configuration that contradicts itself
 ├── CheckpointError    files that are missing, damaged or of another structure
 ├── TokenizerError     a tokenizer that cannot serve this model
+├── WireError          bytes between the processes that are no message of this version
 └── RequestError       a request that cannot be honoured; carries the HTTP status and the field
 """
 
@@ -24,6 +25,10 @@ class CheckpointError(DeodarError):
 
 class TokenizerError(DeodarError):
     """A tokenizer that lacks a special token, or spells one with several ids."""
+
+
+class WireError(DeodarError):
+    """Bytes between API and engine process that are no message of this version."""
 
 
 class RequestError(DeodarError):

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from deodar.cache.geometry import Geometry
-from deodar.cache.lease import Lease, Save
+from deodar.cache.lease import Lease
 from deodar.cache.prefix import Salt
 from deodar.cache.resume import LayerPlan
+from deodar.types import SlotSave
 
 Symbol = int | None
 Ring = dict[int, tuple[int, Symbol]]
@@ -78,7 +79,7 @@ class SymbolicEngine:
         for page in pages:
             self.pages[page] = {layer: {} for layer in self.ratios}
 
-    def save(self, save: Save) -> None:
+    def save(self, save: SlotSave) -> None:
         """The last window of every ring the kind covers, unpaired rows of the last two tokens."""
         slot, p = self.slots[save.slot], save.position
         end = self.plan.num_layers if save.kind == "full" else self.plan.decoder_start

@@ -17,12 +17,13 @@ from symbolic import SymbolicEngine
 
 import deodar.cache.manager as manager_module
 import deodar.cache.resume as resume_module
-from deodar.cache.lease import Lease, Save
+from deodar.cache.lease import Lease
 from deodar.cache.manager import CacheManager
 from deodar.cache.pages import PagePool
 from deodar.cache.prefix import Keys, Match, Node, PrefixTree, Salt
 from deodar.cache.resume import Saved
 from deodar.cache.snapshots import SnapshotStore
+from deodar.types import SlotSave
 
 BUDGET = settings(
     max_examples=250,
@@ -129,7 +130,7 @@ def odd_pair_dropped(patch: Patch) -> None:
     """A snapshot does not keep the token whose partner has not come yet."""
     real = SymbolicEngine.save
 
-    def save(self: SymbolicEngine, save: Save) -> None:
+    def save(self: SymbolicEngine, save: SlotSave) -> None:
         real(self, save)
         self.snapshots[save.snapshot_id].unpaired = {}
 

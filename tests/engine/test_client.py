@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from deodar.engine.client import InProcessClient
+from deodar.engine.options import EngineOptions
 from deodar.errors import RequestError
 from deodar.types import GenerateRequest, SamplingParams, TokenEvent
 
 
 @pytest.fixture
 def client(tiny_path: Path) -> Iterator[InProcessClient]:
-    client = InProcessClient.open(tiny_path, context=256)
+    client = InProcessClient.open(tiny_path, EngineOptions(context=256))
     yield client
     client.close()
 
@@ -92,8 +93,10 @@ def test_an_engine_that_dies_answers_everybody(client: InProcessClient) -> None:
         def die() -> None:
             raise RuntimeError("the scheduler lost its mind")
 
-        client._engine.scheduler.plan = die  # type: ignore[method-assign,assignment]
-        assert (await first)[-1].finish_reason == "abort"
+        client._worker._engine.scheduler.plan = die  # type: ignore[method-assign,assignment]
+        with pytest.raises(RequestError) as caught:
+            await first
+        assert (caught.value.status, caught.value.code) == (503, "engine_died")
         assert not client.health()
 
     asyncio.run(main())

@@ -23,7 +23,7 @@ TOLERANCE = 2e-4
 
 @pytest.fixture(scope="module")
 def model(tiny: Checkpoint) -> CpuModel:
-    return CpuModel(tiny, slots=66, context=256, max_rows=80, threads=1)
+    return CpuModel(tiny, slots=66, context=256, max_rows=80, keep_taps=True, poison=True)
 
 
 def forward(
@@ -70,12 +70,12 @@ def test_all_logits_and_taps_equal_the_reference(
 def test_taps_stay_while_a_step_runs_past_their_window(tiny: Checkpoint, threads: int) -> None:
     """A step of 64 rows over a window of 8; the threads write rows that are 8 and more apart."""
     ids = some_ids(11, 110)
-    one_by_one = CpuModel(tiny, slots=1, context=128, max_rows=64)
+    one_by_one = CpuModel(tiny, slots=1, context=128, max_rows=64, keep_taps=True)
     expected = []
     for position, token in enumerate(ids):
         one_by_one.run_rows([token], [0], [position], [])
         expected.append(one_by_one.taps(0, position))
-    at_once = CpuModel(tiny, slots=1, context=128, max_rows=64, threads=threads)
+    at_once = CpuModel(tiny, slots=1, context=128, max_rows=64, threads=threads, keep_taps=True)
     forward(at_once, ids, (46, 64))
     for position in range(len(ids) - 64, len(ids)):
         np.testing.assert_array_equal(at_once.taps(0, position), expected[position])

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_cache import make_scheduler
 
 from deodar.engine.loop import Engine
+from deodar.engine.options import EngineOptions
 from deodar.errors import ConfigError
-from deodar.scheduler.scheduler import Scheduler
 from deodar.types import GenerateRequest, SamplingParams, StepPlan, TokenEvent
 
 
@@ -33,9 +34,11 @@ def answers(engine: Engine) -> dict[str, tuple[list[int], list[float]]]:
 def test_tokens_and_log_probabilities_are_equal_alone_and_together(
     tiny_path: Path, slots: int, step_tokens: int, threads: int
 ) -> None:
-    alone = Engine.open(tiny_path, context=256, slots=1, step_tokens=128)
+    alone = Engine.open(tiny_path, EngineOptions(context=256, sequences=1, step_tokens=128))
     together = Engine.open(
-        tiny_path, context=256, slots=slots, step_tokens=step_tokens, threads=threads
+        tiny_path,
+        EngineOptions(context=256, sequences=slots, step_tokens=step_tokens),
+        threads=threads,
     )
     requests = [
         request(
@@ -53,7 +56,7 @@ def test_tokens_and_log_probabilities_are_equal_alone_and_together(
 
 
 def test_without_a_seed_every_answer_has_its_own(tiny_path: Path) -> None:
-    engine = Engine.open(tiny_path, context=64, slots=2, step_tokens=16)
+    engine = Engine.open(tiny_path, EngineOptions(context=64, sequences=2, step_tokens=16))
     events: list[TokenEvent] = []
     for name in ("a", "b"):
         engine.add(request(name, 4, seed=None, max_tokens=1))
@@ -75,8 +78,11 @@ class _Broken:
         return logits
 
 
-def test_a_step_that_raises_ends_its_requests_and_the_engine_goes_on() -> None:
-    scheduler = Scheduler(slots=1, context=64, step_tokens=8, vocab_size=512, eos_token_id=1)
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_request_that_raises_ends_alone_and_its_mates_go_on(slots: int) -> None:
+    scheduler = make_scheduler(
+        slots=slots, context=64, step_tokens=12, vocab_size=512, eos_token_id=1
+    )
     engine = Engine(_Broken(), scheduler)
     for name in ("good", "bad", "later"):
         engine.add(request(name, 3, max_tokens=2))
@@ -95,4 +101,4 @@ def test_a_step_that_raises_ends_its_requests_and_the_engine_goes_on() -> None:
 @pytest.mark.parametrize("context", [1, 513, 10**9])
 def test_a_context_out_of_range_is_refused(tiny_path: Path, context: int) -> None:
     with pytest.raises(ConfigError, match=f"context is {context}"):
-        Engine.open(tiny_path, context=context)
+        Engine.open(tiny_path, EngineOptions(context=context))

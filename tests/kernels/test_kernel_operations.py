@@ -20,6 +20,9 @@ RNG = np.random.default_rng(1)
 F32 = np.float32
 
 
+SELECT = door(select.select_top)
+
+
 def floats(*shape: int, scale: float = 1.0) -> np.ndarray:
     return (RNG.standard_normal(shape) * scale).astype(F32)
 
@@ -62,26 +65,92 @@ def test_rotation_and_its_inverse() -> None:
     np.testing.assert_allclose(turned, x, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 300.0])
-@pytest.mark.parametrize(
-    ("kernel", "reference"),
-    [
-        (quant.round_window_key, reference_quant.fp8_round),
-        (quant.round_index_key, reference_quant.index_round),
-        (quant.round_entry, reference_quant.entry_round),
-    ],
-    ids=["window key", "index key", "entry"],
-)
-def test_roundings_equal_the_reference_bit_for_bit(kernel, reference, scale) -> None:
-    call = door(kernel)
+def samples(scale: float) -> np.ndarray:
+    """Vectors of 64 with zeros, exact ties and signed zeros among them."""
     x = floats(200, 64, scale=scale)
     x[0], x[1, ::2] = 0, 0
-    x[2] = np.tile([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6], 8) * scale  # exact ties
-    expected = reference(torch.from_numpy(x)).numpy()
-    got = x.copy()
-    for row in got:
-        call(row)
-    np.testing.assert_array_equal(got, expected)
+    x[2] = np.tile([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, 6], 8) * scale
+    x[3] = -x[2]
+    x[4, ::3] *= 1e-4  # below the smallest normal numbers of the formats
+    return x
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 300.0])
+@pytest.mark.parametrize(
+    ("encode", "decode", "name"),
+    [
+        (quant.encode_window_key, quant.decode_window_key, "window_key"),
+        (quant.encode_entry, quant.decode_entry, "main_entry"),
+    ],
+)
+def test_stored_bytes_equal_the_reference(encode, decode, name: str, scale: float) -> None:
+    x = samples(scale)
+    expected = getattr(reference_quant, f"encode_{name}")(torch.from_numpy(x))
+    values = getattr(reference_quant, f"decode_{name}")(expected).numpy()
+    got, back = np.zeros_like(expected.numpy()), np.zeros_like(x)
+    write, read = door(encode), door(decode)
+    for row, stored, out in zip(x, got, back, strict=True):
+        write(row, stored)
+        read(stored, 64, out, 0)
+    np.testing.assert_array_equal(got, expected.numpy())
+    np.testing.assert_array_equal(back, values)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 300.0])
+@pytest.mark.parametrize(("keys", "count"), [(4, 3), (8, 8), (50, 33), (64, 64), (128, 70)])
+def test_index_keys_lie_turned_in_their_page(scale: float, keys: int, count: int) -> None:
+    x = samples(scale)[:count]
+    expected = reference_quant.encode_index_key(torch.from_numpy(x))
+    values = reference_quant.decode_index_key(expected).numpy()
+    page, stride = np.full(keys * (64 // 2 + 2), 255, np.uint8), -(-keys // 16) * 16
+    write = door(quant.encode_index_key)
+    for column, row in enumerate(x):
+        write(row, page, column, keys)
+    np.testing.assert_array_equal(page.reshape(-1, keys)[:, :count].T, expected.numpy())
+    out = np.full(64 * stride, 7, np.float32)
+    door(quant.decode_index_keys)(page, 64, keys, count, out, stride)
+    np.testing.assert_array_equal(out.reshape(64, stride)[:, :count].T, values)
+
+
+def test_every_code_decodes_as_the_reference_says() -> None:
+    codes = np.arange(256, dtype=np.uint8)
+    scales = np.full(8, 127, np.uint8)
+    stored = np.concatenate([codes, scales])
+    expected = reference_quant.decode_window_key(torch.from_numpy(stored)).numpy()
+    usable = ~np.isnan(expected)
+    out = np.empty(256, F32)
+    door(quant.decode_window_key)(stored, 256, out, 0)
+    np.testing.assert_array_equal(out[usable], expected[usable])
+    assert usable.sum() == 254
+    for scale in range(127):
+        stored = np.concatenate([codes[:8], np.array([scale], np.uint8)])
+        expected = reference_quant.decode_main_entry(torch.from_numpy(stored)).numpy()
+        door(quant.decode_entry)(stored, 16, out, 0)
+        np.testing.assert_array_equal(out[:16], expected)
+
+
+def test_what_is_void_stays_void() -> None:
+    x = floats(64)
+    x[5] = np.nan
+    for encode, decode, size in (
+        (quant.encode_window_key, quant.decode_window_key, 66),
+        (quant.encode_entry, quant.decode_entry, 36),
+    ):
+        stored, out = np.zeros(size, np.uint8), np.zeros(64, F32)
+        door(encode)(x, stored)
+        assert (stored == 255).all()
+        door(decode)(stored, 64, out, 0)
+        assert np.isnan(out).all()
+    page, out = np.zeros(34 * 16, np.uint8), np.zeros(64 * 16, F32)
+    door(quant.encode_index_key)(x, page, 2, 16)
+    door(quant.decode_index_keys)(page, 64, 16, 3, out, 16)
+    out = out.reshape(64, 16)
+    assert np.isnan(out[:, 2]).all()
+    assert not np.isnan(out[:, :2]).any()
+    ids = np.empty(2, np.int32)
+    scores = np.array([1, -np.nan, 3, np.nan], F32)
+    assert SELECT(scores, np.empty(4, np.uint32), 2, ids) == 2
+    assert ids.tolist() == [1, 3]
 
 
 def test_mixes_equal_the_reference() -> None:
@@ -130,9 +199,6 @@ def test_top_k_is_a_total_order(values: list[float], k: int) -> None:
     ids = np.full(len(values), -1, np.int32)
     count = SELECT(scores, np.empty(len(values), np.uint32), k, ids)
     assert ids[:count].tolist() == best
-
-
-SELECT = door(select.select_top)
 
 
 def test_router_golden() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_cache import make_scheduler
 
 from deodar.errors import RequestError
 from deodar.scheduler.scheduler import Scheduler
@@ -21,21 +24,22 @@ EOS = 1
 
 
 def scheduler(slots: int = 2, context: int = 64, step_tokens: int = 8) -> Scheduler:
-    return Scheduler(
+    return make_scheduler(
         slots=slots, context=context, step_tokens=step_tokens, vocab_size=100, eos_token_id=EOS
     )
 
 
 def request(name: str, length: int, **sampling: object) -> GenerateRequest:
     params = SamplingParams(seed=0, **sampling)  # type: ignore[arg-type]
-    ids = tuple(2 + i % 90 for i in range(length))
+    first = sum(map(ord, name)) * 7  # texts of different names share no prefix
+    ids = tuple(2 + (first + i) % 90 for i in range(length))
     return GenerateRequest(request_id=name, prompt_ids=ids, sampling=params)
 
 
 def output(plan: StepPlan, token: int) -> StepOutput:
     drawn = SampledToken(token, -1.0)
     return StepOutput(
-        step_no=plan.step_no, sampled=tuple(c.sampling and drawn for c in plan.chunks)
+        step_no=plan.step_no, sampled=tuple((drawn,) if c.sampling else () for c in plan.chunks)
     )
 
 
@@ -143,13 +147,50 @@ def test_too_long_has_the_code_that_clients_look_for() -> None:
     scheduler().add(request("a", 63))
 
 
-def test_a_failed_step_ends_only_its_requests() -> None:
-    machine = scheduler(slots=1)
-    machine.add(request("a", 3))
-    machine.add(request("b", 3, max_tokens=1))
-    (event,) = machine.fail(machine.plan(), "it broke")
-    assert (event.request_id, event.finish_reason, event.error) == ("a", "error", "it broke")
-    assert [e.request_id for e in finish(machine)] == ["b"]
+def test_a_failed_chunk_ends_only_its_request() -> None:
+    machine = scheduler(slots=2)
+    for name in "abc":
+        machine.add(request(name, 3, max_tokens=2))
+    plan = machine.plan()
+    result = output(plan, 7)
+    result = replace(result, sampled=((), result.sampled[1]), failed={"a": "it broke"})
+    first, second = machine.commit(plan, result)
+    assert (first.request_id, first.finish_reason, first.error) == ("a", "error", "it broke")
+    assert (second.request_id, second.finish_reason) == ("b", None)
+    assert {e.request_id for e in finish(machine)} == {"b", "c"}
+
+
+def test_several_tokens_in_one_step_end_at_the_stop_and_run_as_one_chunk() -> None:
+    machine = scheduler(slots=2, step_tokens=8)
+    machine.add(request("a", 3, max_tokens=9))
+
+    def many(*tokens: int) -> list[TokenEvent]:
+        plan = machine.plan()
+        drawn = tuple(SampledToken(token, -1.0) for token in tokens)
+        shapes.append([(c.start, c.token_ids, c.output_index) for c in plan.chunks])
+        sampled = tuple(drawn if c.sampling else () for c in plan.chunks)
+        result = StepOutput(step_no=plan.step_no, sampled=sampled)
+        return list(machine.commit(plan, result))
+
+    shapes: list[list[tuple[int, tuple[int, ...], int]]] = []
+    assert many(5, 6, 7, 8, 9)[0].token_ids == (5, 6, 7, 8, 9)
+    (event,) = many(10, EOS, 11)
+    assert shapes[1:] == [[(3, (5, 6, 7, 8, 9), 5)]]
+    assert (event.token_ids, event.finish_reason) == ((10, EOS), "stop")
+    assert event.usage.completion_tokens == 7
+
+
+def test_a_limited_pool_lets_requests_wait_and_refuses_what_never_fits() -> None:
+    machine = scheduler(slots=2)
+    machine.limit_pool(20)
+    machine.add(request("a", 3, max_tokens=9))
+    machine.add(request("b", 3, max_tokens=9))
+    with pytest.raises(RequestError, match="may take 23 tokens, the KV memory holds 20"):
+        machine.add(request("c", 3, max_tokens=20))
+    assert [c.request_id for c in machine.plan().chunks] == ["a"]
+    assert (machine.stats.running, machine.stats.waiting, machine.stats.waiting_tokens) == (1, 1, 3)
+    machine.abort("a")
+    assert [c.request_id for c in machine.plan().chunks] == ["b"]
 
 
 def test_the_same_id_twice_is_refused() -> None:
@@ -181,6 +222,8 @@ def test_any_traffic(actions: list[tuple[str, int, int]], slots: int, step_token
 
     def step(token: int) -> None:
         plan = machine.plan()
+        if plan.is_idle:
+            return
         assert plan.num_tokens <= step_tokens
         owners = [c.slot for c in plan.chunks]
         assert len(set(owners)) == len(owners)

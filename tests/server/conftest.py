@@ -1,48 +1,18 @@
 """A real server on loopback over a scripted engine."""
 
-import asyncio
-import socket
-import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import uvicorn
 from fake_engine import FakeEngine, steps_of, token_ids
+from http_server import SETTINGS, Server
 
 from deodar.server.app import create_app
-from deodar.server.settings import ServerSettings
 
 ANSWER = "Let me see.</think>It is 12.<｜end▁of▁sentence｜>"
-
-
-class Server(threading.Thread):
-    """uvicorn in a thread, on a free port of loopback."""
-
-    def __init__(self, app):
-        super().__init__(daemon=True)
-        self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
-        self._server.install_signal_handlers = lambda: None
-
-    def run(self):
-        asyncio.run(self._server.serve(sockets=[self._socket]))
-
-    def start(self):
-        super().start()
-        while not self._server.started:
-            assert self.is_alive()
-            threading.Event().wait(0.01)
-
-    def stop(self):
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self.join(10)
-        assert not self.is_alive()
 
 
 @dataclass
@@ -59,13 +29,14 @@ class Place:
         ids = token_ids(self.tokenizer, text)
         self.engine.script = lambda request: steps_of(ids, size)
 
+    def wait_until(self, condition):
+        end = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
     def post(self, body, **options):
         return self.http.post("/v1/chat/completions", json=body, **options)
-
-
-SETTINGS = ServerSettings(
-    model_names=("seedling", "alias"), context=2000, max_body_bytes=100_000, keep_alive_s=0.3
-)
 
 
 @pytest.fixture(scope="session")
@@ -85,5 +56,7 @@ def place(running):
     running.engine.aborted.clear()
     running.engine.healthy = True
     running.engine.delay_s = 0.0
+    running.engine.cached_tokens = 0
+    running.engine.waiting = 0
     running.script(ANSWER)
     return running

@@ -6,7 +6,7 @@ import pytest
 from golden_files import golden_cases
 
 from deodar.server.conversation import conversation_of
-from deodar.server.schema import chat_body
+from deodar.server.schema import ChatBody, typed_body
 from deodar.text.chat import render
 from deodar.text.segments import IMAGE
 
@@ -32,7 +32,7 @@ def test_the_file_is_complete():
 
 @pytest.mark.parametrize("case", CHAT, ids=lambda case: case["id"])
 def test_golden_prompt_spans_and_ids(case, tokenizer):
-    body = chat_body(json.loads(json.dumps(case["request"])))
+    body = typed_body(json.loads(json.dumps(case["request"])), ChatBody)
     prompt = render(conversation_of(body))
     assert prompt.text == case["prompt"]
     if case["special_spans"] is not None:  # the source of the task cases does not tell them

@@ -3,14 +3,14 @@
 import pytest
 
 from deodar.server.conversation import conversation_of
-from deodar.server.schema import chat_body
+from deodar.server.schema import ChatBody, typed_body
 from deodar.text.chat import render
 
 HELLO = [{"role": "user", "content": "hi"}]
 
 
 def prompt(default_thinking=True, default_effort=75, **fields):
-    body = chat_body({"messages": HELLO, **fields})
+    body = typed_body({"messages": HELLO, **fields}, ChatBody)
     conversation = conversation_of(
         body, default_thinking=default_thinking, default_effort=default_effort
     )

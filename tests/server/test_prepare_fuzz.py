@@ -5,10 +5,13 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deodar.engine.ledger import Ledger
 from deodar.errors import RequestError
+from deodar.scheduler.admission import check_request
 from deodar.server.chat import prepare
+from deodar.server.completions import prepare as prepare_raw
 from deodar.server.fields import IGNORED, REFUSED
-from deodar.server.schema import HONOURED
+from deodar.server.schema import COMPLETION_HONOURED, HONOURED
 from deodar.server.service import Service
 from deodar.server.settings import ServerSettings
 
@@ -64,7 +67,8 @@ BODIES = st.builds(
 
 def outcome(tokenizer, raw):
     """The prepared request, or the status of the refusal."""
-    service = Service(None, tokenizer, ServerSettings(model_names=("m",), context=3000), 0)
+    settings = ServerSettings(model_names=("m",), context=3000)
+    service = Service(None, tokenizer, settings, Ledger(), None, 0)
     try:
         return prepare(service, raw).request
     except RequestError as refused:
@@ -87,3 +91,28 @@ def test_any_body_is_prepared_or_refused(small_tokenizer, body):
 @given(st.binary(max_size=60))
 def test_any_bytes_are_refused(small_tokenizer, raw):
     assert outcome(small_tokenizer, raw) == 400
+
+
+RAW_FIELDS = sorted(COMPLETION_HONOURED | set(IGNORED) | set(REFUSED))
+IDS = st.lists(st.integers(-1, 300), max_size=4)
+PROMPTS = st.text(max_size=20) | IDS | st.lists(IDS | st.text(max_size=5), max_size=3) | VALUES
+
+
+@settings(max_examples=300, deadline=None)
+@given(PROMPTS, st.dictionaries(st.sampled_from(RAW_FIELDS), VALUES, max_size=3))
+def test_any_raw_body_is_prepared_or_refused(small_tokenizer, prompt, extra):
+    settings = ServerSettings(model_names=("m",), context=300)
+    service = Service(None, small_tokenizer, settings, Ledger(), None, 0)
+    body = {"prompt": prompt, **extra}
+    try:
+        prepared, status = prepare_raw(service, json.dumps(body).encode()), 200
+    except RequestError as refused:
+        prepared, status = None, refused.status
+    if prepared is None:
+        assert 400 <= status < 500
+        return
+    assert prepared.runs
+    for run in prepared.runs:
+        assert 0 < len(run.request.prompt_ids) < 300
+        assert all(0 <= t < small_tokenizer.vocab_size for t in run.request.prompt_ids)
+        check_request(run.request, context=300, vocab_size=small_tokenizer.vocab_size)

@@ -6,7 +6,7 @@ import time
 import httpx
 import openai
 import pytest
-from conftest import Server
+from http_server import Server
 
 from deodar.checkpoint.loader import read_config
 from deodar.checkpoint.tiny import make_tiny

@@ -144,6 +144,24 @@ def test_lone_surrogates_in_text_do_not_raise(tokenizer):
     assert tokenizer.decode(tokenizer.encode_text("a\ud800b")) == "a\ufffdb"
 
 
+def test_a_long_text_lets_other_threads_run(small_tokenizer):
+    """Case D23: a prompt of megabytes must not hold the interpreter while it is tokenised."""
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.wait(0.01):
+            ticks.append(1)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    text = "some words é 漢 " * 60_000
+    ids = small_tokenizer.encode_text(text)
+    done.set()
+    ticker.join()
+    assert len(ids) == len(text.encode())
+    assert len(ticks) >= 5
+
+
 @given(st.text(max_size=300) | st.text(alphabet="a ", max_size=300))
 def test_the_lower_bound_of_a_prompt_is_one(small_tokenizer, text):
     prompt = Prompt((Piece(SPECIAL_TOKENS[0], special=True), Piece(text)), Start("answer"))

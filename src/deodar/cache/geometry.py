@@ -102,6 +102,14 @@ class Geometry:
         ids = self.history_tokens - (self.ring_tokens - self.window_tokens)
         return 2 * self.unpaired_row_bytes + ids * _ID_BYTES
 
+    @property
+    def full_snapshot_bytes(self) -> int:
+        return self.full_ring_bytes + self.snapshot_extra_bytes
+
+    @property
+    def encoder_snapshot_bytes(self) -> int:
+        return self.encoder_ring_bytes + self.snapshot_extra_bytes
+
     def pages_for(self, tokens: int) -> int:
         """Pages that hold `tokens` tokens."""
         return -(-tokens // self.page_tokens)

@@ -14,26 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from deodar.cache.prefix import Keys, Node, Salt
-from deodar.cache.resume import Resume, SnapshotKind
-
-
-@dataclass(frozen=True, slots=True)
-class PageCopy:
-    """Copy the entries of the first `tokens` tokens of page `source` to page `target`."""
-
-    source: int
-    target: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """Copy the rings of `slot`, as they are after token `position` - 1, into a snapshot."""
-
-    snapshot_id: int
-    slot: int
-    kind: SnapshotKind
-    position: int
+from deodar.cache.resume import Resume
+from deodar.types import PageCopy, SlotSave, SnapshotKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +23,7 @@ class Extension:
     """New pages at the end of a page table, and the snapshot to save after the chunk."""
 
     pages: tuple[int, ...]
-    save: Save | None
+    save: SlotSave | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +39,7 @@ class Parked:
     """A preempted request: its saved slot, and its text under a root of its own."""
 
     own: int
-    save: Save
+    save: SlotSave
     covered_tokens: int
     keys: Keys
     salt: Salt
@@ -92,7 +74,7 @@ class Lease:
     node: Node
     listed_pages: int
     borrowed: list[int] = field(default_factory=list)
-    saves: list[Save] = field(default_factory=list)
+    saves: list[SlotSave] = field(default_factory=list)
     started: bool = False
     released: bool = False
 

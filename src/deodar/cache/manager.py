@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deodar.cache.geometry import Geometry
-from deodar.cache.lease import Extension, Lease, PageCopy, Parked, Save, Wait
+from deodar.cache.lease import Extension, Lease, Parked, Wait
 from deodar.cache.pages import AccountingError, PagePool
 from deodar.cache.prefix import Keys, Match, PrefixTree, Salt, common_prefix
 from deodar.cache.resume import (
@@ -20,11 +20,11 @@ from deodar.cache.resume import (
     Resume,
     Rules,
     Saved,
-    SnapshotKind,
     choose_resume,
     encoder_exact_from,
 )
 from deodar.cache.snapshots import SnapshotStore
+from deodar.types import PageCopy, SlotSave, SnapshotKind
 
 _NOTHING_NEW = Extension((), None)
 
@@ -47,13 +47,27 @@ class CacheManager:
         self.slots = PagePool(total_slots)
         self.tree = PrefixTree(self.pool, geometry.page_tokens, snapshots.discard)
         self.snapshots = snapshots
-        self._plan, self._geometry, self._rules = plan, geometry, rules
+        self._plan, self._geometry, self.rules = plan, geometry, rules
         self._stride_tokens = stride_tokens
         self._leases: dict[int, Lease] = {}
         self._parked: dict[int, Parked] = {}
         self._next_id = 0
         self._dropped: list[int] = []
+        self._withheld: list[int] = []
+        self._withhold_pages = 0
         snapshots.on_dropped = self._on_dropped
+
+    @property
+    def page_tokens(self) -> int:
+        return self._geometry.page_tokens
+
+    @property
+    def usable_pages(self) -> int:
+        """Pages that leases may use."""
+        return self.pool.total_pages - self._withhold_pages
+
+    def pages_for(self, tokens: int) -> int:
+        return self._geometry.pages_for(tokens)
 
     # --- the verbs -------------------------------------------------------------------------------
 
@@ -131,9 +145,12 @@ class CacheManager:
         if prompt_ends:
             self._publish(lease, min(usable, lease.prompt_tokens), partial=True)
         while lease.saves and lease.saves[0].position <= computed_tokens:
-            self._attach(lease, lease.saves.pop(0))
+            save = lease.saves.pop(0)
+            if save.kind == "full":  # it hangs on the page that it ends in
+                self._publish(lease, save.position, partial=True)
+            self._attach(lease, save)
 
-    def release(self, lease: Lease, *, keep: bool = True) -> Save | None:
+    def release(self, lease: Lease, *, keep: bool = True) -> SlotSave | None:
         """The request is over: give everything back; with `keep`, its text stays for others.
 
         Returns the snapshot at the turn's end that the next plan must save before the slot is used
@@ -205,6 +222,10 @@ class CacheManager:
         """Forget every text that nobody is using; returns the pages that became free."""
         return self.tree.evict(self.pool.total_pages)
 
+    def limit_pages(self, pages: int) -> None:
+        """Use no more than so many pages; those in use are withdrawn as they come back."""
+        self._withhold_pages = max(0, self.pool.total_pages - max(1, pages))
+
     def take_dropped(self) -> tuple[int, ...]:
         """Snapshots dropped since the last call; the engine frees their storage."""
         dropped, self._dropped = tuple(self._dropped), []
@@ -220,16 +241,27 @@ class CacheManager:
             hit_tokens=match.hit_tokens,
             first_logit_row=first_logit_row,
             saved=saved,
-            keep=self._promote(match, saved),
-            rules=self._rules,
+            keep=self._promote(match, saved, salt, keys),
+            rules=self.rules,
         )
 
-    def _promote(self, match: Match, saved: list[Saved]) -> tuple[int, ...]:
-        """Branch promotion: the first to leave a cached text keeps a full snapshot there."""
+    def _promote(self, match: Match, saved: list[Saved], salt: Salt, keys: Keys) -> tuple[int, ...]:
+        """Branch promotion: the first to leave a text keeps a full snapshot there.
+
+        The text is cached, or a prompt that is being computed: of many requests that come at once,
+        the second keeps the snapshot and the others wait for it.
+        """
+        if not (self.rules.exact and self.snapshots.could_hold("full")):
+            return ()
         full = max((s.position for s in saved if s.kind == "full"), default=0)
-        worth = match.diverges and full < match.hit_tokens >= self._geometry.window_tokens
-        keeps = self._rules.exact and self.snapshots.could_hold("full")
-        return (match.hit_tokens,) if worth and keeps else ()
+        branch = match.hit_tokens if match.diverges else 0
+        for other in self._leases.values():
+            if other.salt == salt and other.computed_tokens < other.prompt_tokens:
+                shared = common_prefix(keys, other.prompt)
+                if shared < min(len(keys) - 1, other.prompt_tokens, other.reuse_tokens):
+                    branch = max(branch, shared)
+        worth = full < branch >= self._geometry.window_tokens
+        return (branch,) if worth else ()
 
     def _worth_waiting_for(
         self, now: Resume, salt: Salt, keys: Keys, first_logit_row: int | None
@@ -249,7 +281,8 @@ class CacheManager:
                 hit_tokens=common,
                 first_logit_row=first_logit_row,
                 saved=_promised(other, common),
-                rules=self._rules,
+                keep=now.keep,
+                rules=self.rules,
             )
             if later.layer_rows < rows:
                 best, rows = other.lease_id, later.layer_rows
@@ -319,7 +352,7 @@ class CacheManager:
     def _cuts(self, resume: Resume) -> dict[int, SnapshotKind]:
         """Where chunks must end because a snapshot is taken there, or a segment ends."""
         end, stride = resume.prompt_tokens, self._stride_tokens
-        if not self._rules.exact:
+        if not self.rules.exact:
             return {}
         first = max(encoder_exact_from(self._plan, resume), resume.hit_tokens + 1)
         begin = -(-first // stride) * stride
@@ -329,6 +362,8 @@ class CacheManager:
     # --- small steps -----------------------------------------------------------------------------
 
     def _allocate(self, count: int) -> list[int] | None:
+        if self._withhold_pages != len(self._withheld):
+            self._withdraw()
         short = count - self.pool.free_pages
         if short > self.pool.idle_pages:
             return None
@@ -336,9 +371,18 @@ class CacheManager:
             self.tree.evict(short)
         return self.pool.allocate(count)
 
-    def _reserve(self, kind: SnapshotKind, slot: int, position: int) -> Save | None:
-        snapshot = self.snapshots.add(kind) if self._rules.exact else None
-        return None if snapshot is None else Save(snapshot, slot, kind, position)
+    def _withdraw(self) -> None:
+        """Bring the pages that are kept out of use to their number, as far as pages are idle."""
+        for page in self._withheld:
+            self.pool.unhold(page)
+        self._withheld = []
+        wanted = min(self._withhold_pages, self.pool.free_pages + self.pool.idle_pages)
+        self.tree.evict(max(0, wanted - self.pool.free_pages))
+        self._withheld = self.pool.allocate(wanted) or []
+
+    def _reserve(self, kind: SnapshotKind, slot: int, position: int) -> SlotSave | None:
+        snapshot = self.snapshots.add(kind) if self.rules.exact else None
+        return None if snapshot is None else SlotSave(snapshot, slot, kind, position)
 
     def _start(self, lease: Lease) -> None:
         """After the first chunk nobody reads the copied page and the snapshot for it any more."""
@@ -365,7 +409,7 @@ class CacheManager:
             if len(run) == page_tokens:
                 lease.node, lease.listed_pages = node, index + 1
 
-    def _attach(self, lease: Lease, save: Save) -> None:
+    def _attach(self, lease: Lease, save: SlotSave) -> None:
         saved = Saved(save.kind, save.position, save.snapshot_id)
         hung = self.tree.attach(lease.node, tuple(lease.keys), saved)
         self.snapshots.unpin(save.snapshot_id)
@@ -399,7 +443,7 @@ class CacheManager:
         self.pool.check()
         self.slots.check()
         self.snapshots.check()
-        held: dict[int, int] = {}
+        held: dict[int, int] = dict.fromkeys(self._withheld, 1)
         for lease in self._leases.values():
             sources = () if lease.started else tuple(c.source for c in lease.copies)
             for page in (*lease.pages, *lease.borrowed, *sources):

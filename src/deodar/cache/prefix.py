@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from deodar.cache.pages import AccountingError, PagePool
-from deodar.cache.resume import Saved, SnapshotKind
+from deodar.cache.resume import Saved
+from deodar.types import SnapshotKind
 
 Keys = tuple[int, ...]
 Salt = str | int

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from deodar.config import ModelConfig
+from deodar.types import SnapshotKind
 
 Kind = Literal["full", "encoder", "halo", "cold"]
-SnapshotKind = Literal["full", "encoder"]
 Trim = Literal["exact", "bounded", "off"]
 Replay = Literal["exact", "bounded"]
 

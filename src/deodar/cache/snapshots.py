@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from deodar.cache.pages import AccountingError
-from deodar.cache.resume import SnapshotKind
+from deodar.types import SnapshotKind
 
 Place = Literal["device", "spilling", "both", "host", "loading"]
 _ON_DEVICE = ("device", "spilling", "both", "loading")
@@ -57,6 +57,7 @@ class SnapshotStore:
         self.host_bytes = 0
         self.on_dropped: Callable[[int], None] = lambda snapshot_id: None
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._unloaded: list[int] = []
         self._next_id = 0
 
     def ids(self) -> set[int]:
@@ -123,6 +124,18 @@ class SnapshotStore:
                 return snapshot_id
         return None
 
+    def wanted_spills(self) -> tuple[int, ...]:
+        """Begin to copy one more snapshot to the host when the device budget is half used."""
+        if not self.host_budget_bytes or 2 * self.device_bytes < self.device_budget_bytes:
+            return ()
+        snapshot_id = self.next_spill()
+        return () if snapshot_id is None else (snapshot_id,)
+
+    def take_unloaded(self) -> tuple[int, ...]:
+        """Snapshots that left the device since the last call, and are kept on the host."""
+        unloaded, self._unloaded = tuple(self._unloaded), []
+        return unloaded
+
     def start_load(self, snapshot_id: int) -> bool:
         """Begin to copy a snapshot back to the device; False while there is no room for it."""
         entry = self._entries[snapshot_id]
@@ -165,6 +178,7 @@ class SnapshotStore:
                 continue
             if entry.place == "both":
                 entry.place = "host"
+                self._unloaded.append(snapshot_id)
                 self.device_bytes -= self._bytes[entry.kind]
             elif entry.place == "device":
                 self.discard(snapshot_id)

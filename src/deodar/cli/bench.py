@@ -1,4 +1,6 @@
-"""`deodar bench decode`: what one decode step costs, against the reference and the floor."""
+"""`deodar bench`: decode, what one decode step costs, against the reference and the floor; plan,
+what the scheduler costs per step.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,27 @@ import json
 import sys
 from pathlib import Path
 
+from deodar.checkpoint.loader import read_config
 from deodar.checkpoint.locate import resolve_model
 from deodar.cli.model_argument import add_model_argument, chosen_model
+from deodar.config import BUILTIN_CONFIGS, builtin_config
 from deodar.errors import ConfigError
 
 HELP = "measure speed"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["decode"], help="decode: milliseconds per step, one row")
+    parser.add_argument(
+        "what",
+        choices=["decode", "plan"],
+        help="decode: milliseconds per step, one row; plan: of the scheduler, without a model",
+    )
     add_model_argument(parser)
     parser.add_argument("--prompt-tokens", type=int, default=512, metavar="N", help="context (512)")
     parser.add_argument("--steps", type=int, default=40, metavar="N", help="steps a turn (40)")
+    parser.add_argument(
+        "--sequences", type=int, default=64, metavar="N", help="that run at once, for plan (64)"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 
@@ -28,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
             raise ConfigError(f"{name} is {value}, it must be at least 1")
     if args.out is not None and not args.out.absolute().parent.is_dir():
         raise ConfigError(f"--out is {args.out}, its folder does not exist")
+    if args.what == "plan":
+        return _plan(args)
     folder = resolve_model(chosen_model(args))
     from deodar.bench.decode import bench_decode  # torch
 
@@ -53,6 +66,28 @@ def run(args: argparse.Namespace) -> int:
             args.out.write_text(json.dumps(result.as_dict(), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"cannot write {args.out}: {error.strerror or error}") from None
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from deodar.bench.plan_cost import bench_plan
+
+    name = args.model_flag or args.model or "v4.1-flash"
+    known = name in BUILTIN_CONFIGS
+    config = builtin_config(name) if known else read_config(resolve_model(name))
+    print(f"plan and commit, {args.sequences} sequences of {args.prompt_tokens} tokens, {name}")
+    for loop in ("plain", "ahead"):
+        cost = bench_plan(
+            config,
+            sequences=args.sequences,
+            prompt_tokens=args.prompt_tokens,
+            steps=args.steps,
+            ahead=loop == "ahead",
+        )
+        print(
+            f"  {loop:<6} loop: plan {cost.plan_ms:.3f} ms, commit {cost.commit_ms:.3f} ms, "
+            f"together {cost.both_ms:.3f} ms (99 % within {cost.both_p99_ms:.3f} ms)"
+        )
     return 0
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
+from deodar.cli.engine_flags import add_engine_arguments, engine_options
 from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.cli.open_model import OpenModel, open_model
 from deodar.cli.sampling_arguments import add_sampling_arguments, requested_sampling
@@ -42,12 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_sampling_arguments(parser)
     parser.add_argument("--context", type=int, metavar="TOKENS", help="prompt and answer together")
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if not 1 <= args.effort <= 100:
         raise ConfigError(f"--effort is {args.effort}, it must be between 1 and 100")
-    model = open_model(chosen_model(args), args.context)
+    model = open_model(chosen_model(args), engine_options(args))
     try:
         session = Session(
             model=model,

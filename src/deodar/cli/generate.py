@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 
+from deodar.cli.engine_flags import add_engine_arguments, engine_options
 from deodar.cli.model_argument import add_model_argument, chosen_model
 from deodar.cli.open_model import open_model
 from deodar.cli.sampling_arguments import add_sampling_arguments, requested_sampling
@@ -32,11 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling_arguments(parser)
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the end token")
     parser.add_argument("--context", type=int, metavar="TOKENS", help="prompt and text together")
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    model = open_model(chosen_model(args), args.context)
+    model = open_model(chosen_model(args), engine_options(args))
     try:
         sampling = requested_sampling(args, model.sampling)
         request = GenerateRequest(

@@ -1,5 +1,6 @@
 """`deodar serve`: load a model and answer over HTTP until a signal comes.
 
+Two processes (design D10): this one speaks HTTP and never loads torch, the engine is its child.
 Says where it listens, with a ready-made `curl` line, once requests are really answered. The first
 signal stops taking requests and lets running answers end; the second cuts them off. Exit code 0.
 """
@@ -18,8 +19,10 @@ from pathlib import Path
 
 import uvicorn
 
+from deodar import env
+from deodar.cli.engine_flags import add_engine_arguments, engine_options
 from deodar.cli.model_argument import add_model_argument, chosen_model
-from deodar.cli.open_model import open_model
+from deodar.cli.open_model import open_model, start_process, start_process_with_hooks
 from deodar.errors import ConfigError
 from deodar.server.app import create_app
 from deodar.server.conversation import effort_number
@@ -54,6 +57,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="EFFORT",
         help=f"a word or 1 to 100 ({DEFAULT_EFFORT})",
     )
+    parser.add_argument(
+        "--admin-api-key",
+        metavar="KEY",
+        default=env.admin_api_key(),
+        help="asked for by routes that change state (DEODAR_ADMIN_API_KEY; none: loopback only)",
+    )
+    parser.add_argument(
+        "--metrics-compat",
+        choices=("vllm", "none"),
+        default="vllm",
+        help="also show /metrics under another engine's names (vllm)",
+    )
+    parser.add_argument(
+        "--test-hooks", action="store_true", help="offer /test/fault and /test/script"
+    )
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
     effort = args.default_effort
     number = effort_number(int(effort) if effort.isdecimal() else effort, "--default-effort")
     with listening_socket(args.host, args.port) as listener:
-        model = open_model(name, args.context)
+        start = start_process_with_hooks if args.test_hooks else start_process
+        model = open_model(name, engine_options(args), start)
         try:
             settings = ServerSettings(
                 model_names=tuple(args.served_model_name or [Path(name).name or "model"]),
@@ -71,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
                 sampling=model.sampling,
                 default_thinking=args.default_thinking == "on",
                 default_effort=number,
+                admin_key=args.admin_api_key,
+                test_hooks=args.test_hooks,
+                metrics_compat=args.metrics_compat,
             )
             app = create_app(model.engine, model.tokenizer, settings)
             config = uvicorn.Config(

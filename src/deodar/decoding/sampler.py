@@ -8,6 +8,7 @@ vectors: docs/sampling.md.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from deodar.kernels.cpu.elementary import F32, exp, lane_sum
 from deodar.kernels.cpu.jit import entry, part
 from deodar.types import SampledToken, SamplingParams
 
+_FORBIDDEN = np.float32(-1e30)  # finite, so that differences are
 _COLDEST = 1e-30  # a lower temperature draws the same, but 1 / T would overflow
 _NEGLIGIBLE = 26.5  # noise lies between -3.2 and 22.9: a token so far below the best cannot win
 
@@ -43,6 +45,21 @@ def sample(
     if math.isnan(logprob):
         raise ArithmeticError("the logits hold NaN or infinity")
     return SampledToken(token, logprob)
+
+
+def sample_masked(
+    logits: NDArray[np.float32],
+    allowed: NDArray[np.bool_],
+    params: SamplingParams,
+    seed: int,
+    index: int,
+    choice: int = 0,
+) -> SampledToken:
+    """`sample` among the allowed tokens, bool [vocab]; the log-probability is still the raw one."""
+    best = sample(logits, replace(params, temperature=0.0), seed, index, choice)
+    token = sample(np.where(allowed, logits, _FORBIDDEN), params, seed, index, choice).token_id
+    above = float(logits[token]) - float(logits[best.token_id])
+    return SampledToken(token, above + best.logprob)
 
 
 @entry

@@ -13,13 +13,16 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
+from deodar.cache.resume import Replay, Trim
 from deodar.checkpoint.loader import read_config, read_generation_config
 from deodar.checkpoint.locate import resolve_model
 from deodar.engine.defaults import sampling_defaults
+from deodar.engine.ledger import Ledger, Record
 from deodar.engine.loop import Engine
+from deodar.engine.options import EngineOptions
 from deodar.env import processor_count
 from deodar.errors import RequestError
 from deodar.text.chat import Conversation, Message, render
@@ -56,17 +59,28 @@ class LLM:
     """A loaded model.
 
     model: "seedling" or a checkpoint folder. context: tokens of prompt and answer together, None
-    for what the model was made for. Raises DeodarError if the model cannot be loaded.
+    for what the model was made for. decoder_trim, replay: "bounded" gives the approximate rules of
+    other engines and changes answers. Raises DeodarError if the model cannot be loaded. ledger: add
+    an observer to it to see the record of every answer.
     """
 
-    def __init__(self, model: str = "seedling", *, context: int | None = None) -> None:
+    def __init__(
+        self,
+        model: str = "seedling",
+        *,
+        context: int | None = None,
+        decoder_trim: Trim = "exact",
+        replay: Replay = "exact",
+    ) -> None:
         folder = resolve_model(model)
         self.config = read_config(folder)
         self.tokenizer = Tokenizer.from_folder(folder)
         self.default_sampling = sampling_defaults(
             read_generation_config(folder), self.config.eos_token_id
         )
-        self._engine = Engine.open(folder, context=context, threads=processor_count())
+        options = EngineOptions(context=context, decoder_trim=decoder_trim, replay=replay)
+        self._engine = Engine.open(folder, options, threads=processor_count())
+        self.ledger = Ledger()
         self._count = 0
 
     def generate(
@@ -86,7 +100,7 @@ class LLM:
         several = [prompts] if isinstance(prompts, str) else prompts
         ids = [self._prompt_ids(prompt) for prompt in several]
         runs = self._run(ids, self._params(sampling, len(ids)), progress)
-        return [run.output(self.tokenizer.decode(run.token_ids), "") for run in runs]
+        return [run.output(self.tokenizer.decode(run.record.token_ids), "") for run in runs]
 
     def chat(
         self,
@@ -135,22 +149,25 @@ class LLM:
         try:
             for prompt_ids, params in zip(prompts, sampling, strict=True):
                 self._count += 1
-                name = f"llm-{self._count}"
-                runs[name] = _Run(prompt_ids)
                 request = GenerateRequest(
-                    request_id=name,
+                    request_id=f"llm-{self._count}",
                     prompt_ids=prompt_ids,
                     sampling=params,
                     arrival=time.monotonic(),
                 )
+                record = self.ledger.begin(request.request_id, len(prompt_ids), request.arrival)
+                run = runs[request.request_id] = _Run(prompt_ids, record)
                 try:
                     self._engine.add(request)
                 except RequestError as error:
-                    runs[name].error = str(error)
+                    self.ledger.discard(record)
+                    run.error = str(error)
             self._drain(runs, progress)
         except BaseException:  # interrupted: the next call must find the engine empty
-            for request_id in runs:
-                self._engine.scheduler.abort(request_id)
+            for request_id, run in runs.items():
+                if self._engine.abort(request_id) is not None:
+                    self.ledger.end(run.record, "abort")
+                self.ledger.discard(run.record)
             raise
         return list(runs.values())
 
@@ -158,15 +175,20 @@ class LLM:
         finished = sum(run.error is not None for run in runs.values())
         while self._engine.scheduler.has_work:
             for event in self._engine.step():
-                runs[event.request_id].take(event)
+                run = runs[event.request_id]
+                run.take(event)
+                self.ledger.commit(run.record, event, len(event.token_ids))
                 if event.finish_reason is not None:
                     finished += 1
+                    self.ledger.end(run.record, event.finish_reason)
                     if progress is not None:
                         progress(finished, len(runs))
 
     def _parsed(self, run: _Run, start: Start) -> Output:
         answer = AnswerStream(self.tokenizer, start, tools=False)
-        events = answer.push(run.token_ids) + answer.finish(cut=run.finish_reason == "length")
+        events = answer.push(run.record.token_ids) + answer.finish(
+            cut=run.finish_reason == "length"
+        )
         text = "".join(e.text for e in events if isinstance(e, ContentText))
         reasoning = "".join(e.text for e in events if isinstance(e, ReasoningText))
         return run.output(text, reasoning)
@@ -177,27 +199,25 @@ class _Run:
     """What has come of one prompt."""
 
     prompt_ids: tuple[int, ...]
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    record: Record
     finish_reason: FinishReason = "error"
     seed: int = 0
     error: str | None = None
 
     def take(self, event: TokenEvent) -> None:
-        self.token_ids += event.token_ids
-        self.logprobs += event.logprobs
         self.seed, self.error = event.seed, event.error
         self.finish_reason = event.finish_reason or self.finish_reason
 
     def output(self, text: str, reasoning: str) -> Output:
+        record = self.record
         return Output(
             text=text,
             reasoning=reasoning,
-            token_ids=tuple(self.token_ids),
-            logprobs=tuple(self.logprobs),
+            token_ids=tuple(record.token_ids),
+            logprobs=tuple(record.logprobs),
             finish_reason=self.finish_reason,
             prompt_ids=self.prompt_ids,
-            usage=Usage(prompt_tokens=len(self.prompt_ids), completion_tokens=len(self.token_ids)),
+            usage=record.engine or Usage(prompt_tokens=record.prompt_tokens, completion_tokens=0),
             seed=self.seed,
             error=self.error,
         )

@@ -55,7 +55,12 @@ class Subject:
         self.config = checkpoint.config
         self.context = min(CONTEXT, self.config.max_position_embeddings)
         self.model = CpuModel(
-            checkpoint, slots=SLOTS, context=self.context, max_rows=MAX_ROWS, threads=threads
+            checkpoint,
+            slots=SLOTS,
+            context=self.context,
+            max_rows=MAX_ROWS,
+            threads=threads,
+            keep_taps=True,
         )
         self.tokenizer = Tokenizer.from_folder(folder)
         self._checkpoint = checkpoint

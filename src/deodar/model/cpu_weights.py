@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from deodar.cache.geometry import Geometry
 from deodar.checkpoint.loader import Checkpoint
 from deodar.config import ModelConfig
 from deodar.errors import CheckpointError
@@ -27,9 +28,12 @@ def build_weights(checkpoint: Checkpoint, context: int) -> Weights:
     config = checkpoint.config
     writer = _Writer(checkpoint)
     book = np.zeros((config.num_hidden_layers, at.BOOK_COLUMNS), np.int64)
-    places = entry_places(config, context)
+    page_tokens = Geometry.from_config(config).page_tokens
+    places = entry_places(config, page_tokens)
     for layer in range(config.num_hidden_layers):
         _describe(book[layer], config, layer, places)
+        if config.ratio(layer):
+            book[layer, at.PAGE_ENTRIES] = page_tokens // config.ratio(layer)
         _attention(book[layer], writer, layer)
         _experts(book[layer], writer, layer)
         if layer in config.engram_layer_ids:
@@ -47,13 +51,13 @@ def build_weights(checkpoint: Checkpoint, context: int) -> Weights:
     )
 
 
-def entry_places(config: ModelConfig, context: int) -> dict[int, int]:
-    """First entry of each KV source in a slot, by layer; -1 is the total (multiples of 64)."""
+def entry_places(config: ModelConfig, page_tokens: int) -> dict[int, int]:
+    """First entry of each KV source, by layer, among those of a page."""
     places, total = {}, 0
     for layer in config.kv_source_layer_ids:
         places[layer] = total
-        total += -(-context // config.ratio(layer) // at.KEY_TILE) * at.KEY_TILE
-    return {**places, -1: total}
+        total += page_tokens // config.ratio(layer)
+    return places
 
 
 def rotations(config: ModelConfig, positions: Longs) -> tuple[Floats, Floats]:
@@ -114,6 +118,8 @@ def _describe(row: Longs, config: ModelConfig, layer: int, places: dict[int, int
     row[at.ROPE] = 1 if config.ratio(layer) else 0
     row[at.OWNS_MEMORY] = layer in config.kv_source_layer_ids
     row[at.ENTRIES_AT] = 0 if source is None else places[source]
+    pairing = [s for s in config.kv_source_layer_ids if config.ratio(s) > 1]
+    row[at.UNPAIRED] = pairing.index(layer) if layer in pairing else -1
     row[at.OWNS_INDEX] = layer in config.index_source_layer_ids
     chooser = config.candidate_source_layer_id
     row[at.ROLE] = (

@@ -8,6 +8,8 @@ from numbers import Integral, Real
 from deodar.errors import RequestError
 from deodar.types import GenerateRequest, SamplingParams
 
+MAX_TOP_LOGPROBS = 20
+
 
 def check_request(request: GenerateRequest, *, context: int, vocab_size: int) -> None:
     """RequestError if the prompt is empty, has foreign ids, leaves no room or asks too much."""
@@ -38,6 +40,7 @@ def check_sampling(params: SamplingParams) -> None:
         raise RequestError("top_p is 0, it must be above 0 and at most 1", param="top_p")
     _range("min_p", params.min_p, 0, 1)
     _whole("top_k", params.top_k, 0, 2**31 - 1)
+    _whole("top_logprobs", params.top_logprobs, 0, MAX_TOP_LOGPROBS)
     if params.seed is not None:
         _whole("seed", params.seed, 0, 2**63 - 1)
     if params.max_tokens is not None:

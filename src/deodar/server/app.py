@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from uuid import uuid4
 
 from starlette.applications import Starlette
@@ -17,7 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deodar.engine.client import EngineClient
 from deodar.errors import RequestError
+from deodar.server import control
 from deodar.server.chat import chat_completions
+from deodar.server.completions import completions
 from deodar.server.errors import error_response
 from deodar.server.models import get_model, health, list_models, root
 from deodar.server.service import Service
@@ -32,21 +33,55 @@ _SAFE_ID = re.compile(r"[\x21-\x7e]{1,128}\Z")
 def create_app(engine: EngineClient, tokenizer: Tokenizer, settings: ServerSettings) -> ASGIApp:
     """The application over one engine; it neither starts nor stops the engine."""
     app = Starlette(
-        routes=[
-            Route("/", root, methods=["GET", "HEAD"]),
-            Route("/health", health, methods=["GET"]),
-            Route("/v1/models", list_models, methods=["GET"]),
-            Route("/v1/models/{name:path}", get_model, methods=["GET"]),
-            Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-        ],
+        routes=_routes(settings.test_hooks),
         exception_handlers={
             RequestError: _on_error,
             HTTPException: _on_http_error,
             Exception: _on_error,
         },
     )
-    app.state.service = Service(engine, tokenizer, settings, int(time.time()))
+    app.state.service = Service.of(engine, tokenizer, settings)
     return RequestIds(app)
+
+
+def _routes(test_hooks: bool) -> list[Route]:
+    routes = [
+        Route("/", root, methods=["GET", "HEAD"]),
+        Route("/v1/models", list_models, methods=["GET"]),
+        Route("/v1/models/{name:path}", get_model, methods=["GET"]),
+        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+    ]
+    for path, look in _LOOKS.items():
+        routes.append(Route(path, look, methods=["GET"]))
+    for path, change in _CHANGES.items():
+        methods = ["GET", "POST"] if change is control.flush_cache else ["POST"]
+        routes.append(Route(path, control.guarded(change), methods=methods))
+    if test_hooks:
+        for path, hook in _HOOKS.items():
+            routes.append(Route(path, control.guarded(hook), methods=["POST"]))
+    return routes
+
+
+_LOOKS = {
+    "/health": health,
+    "/health_generate": control.health_generate,
+    "/metrics": control.metrics,
+    "/version": control.version,
+    "/load": control.load,
+    "/v1/loads": control.loads,
+    "/server_info": control.server_info,
+    "/get_server_info": control.server_info,
+    "/model_info": control.model_info,
+    "/get_model_info": control.model_info,
+}
+_CHANGES = {
+    "/flush_cache": control.flush_cache,
+    "/reset_prefix_cache": control.flush_cache,
+    "/abort_request": control.abort_request,
+    "/abort_requests": control.abort_request,
+}
+_HOOKS = {"/test/fault": control.test_fault, "/test/script": control.test_script}
 
 
 class RequestIds:

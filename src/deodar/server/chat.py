@@ -30,8 +30,15 @@ from deodar.server.errors import (
 from deodar.server.fields import check_fields
 from deodar.server.json import dump, load_object
 from deodar.server.log import AnswerLog
-from deodar.server.schema import HONOURED, ChatBody, chat_body, check_ranges, stop_strings
-from deodar.server.service import Service, read_json_body, service_of
+from deodar.server.schema import (
+    HONOURED,
+    ChatBody,
+    SamplingBody,
+    check_ranges,
+    stop_strings,
+    typed_body,
+)
+from deodar.server.service import Service, off_the_loop, read_json_body, service_of
 from deodar.server.sse import DONE, DisconnectWatch, EventStream, frame
 from deodar.text.chat import render
 from deodar.text.stream import AnswerStream
@@ -52,20 +59,33 @@ async def chat_completions(request: Request) -> ASGIApp:
     """The route. Errors before the first byte have a status of their own."""
     service = service_of(request)
     log = AnswerLog(request)
+    arrival = time.monotonic()
     try:
         if not service.engine.health():
             raise RequestError("the engine is not ready", status=503, code="engine_not_ready")
         raw = await read_json_body(request, service.settings.max_body_bytes)
-        prepared = await asyncio.to_thread(prepare, service, raw)
+        prepared = await off_the_loop(len(raw), prepare, service, raw, arrival)
     except RequestError as error:
         log.refused(error)
         raise
     wanted = prepared.body.request_id or prepared.body.rid
     headers = {"x-request-id": wanted} if wanted else {}
-    watch = DisconnectWatch(
-        request.receive, lambda: service.engine.abort(prepared.request.request_id)
+
+    async def abort() -> None:
+        service.metrics.disconnected()
+        await service.engine.abort(prepared.request.request_id)
+
+    watch = DisconnectWatch(request.receive, abort)
+    steps = log.observe(
+        run_answer(
+            service.engine,
+            service.ledger,
+            prepared.request,
+            prepared.answer,
+            client_id=wanted or request.scope["request_id"],
+        ),
+        watch,
     )
-    steps = log.observe(run_answer(service.engine, prepared.request, prepared.answer), watch)
     first = asyncio.create_task(_next(steps))  # hands the request to the engine, then the watch
     watch.start()
     if not prepared.body.stream:
@@ -82,12 +102,15 @@ async def chat_completions(request: Request) -> ASGIApp:
     )
 
 
-def prepare(service: Service, raw: bytes) -> Prepared:
-    """Body bytes to a request for the engine; RequestError for anything that is refused."""
+def prepare(service: Service, raw: bytes, arrival: float = 0.0) -> Prepared:
+    """Body bytes to a request for the engine; RequestError for anything that is refused.
+
+    arrival: monotonic seconds when the request came.
+    """
     settings = service.settings
     fields = load_object(raw)
     check_fields(fields, HONOURED)
-    body = chat_body(fields)
+    body = typed_body(fields, ChatBody)
     model = service.model_name(body.model)
     check_ranges(body, context=settings.context, vocab_size=service.tokenizer.vocab_size)
     conversation = conversation_of(
@@ -114,18 +137,24 @@ def prepare(service: Service, raw: bytes) -> Prepared:
     request = GenerateRequest(
         request_id=f"chatcmpl-{uuid4().hex}",
         prompt_ids=tuple(prompt_ids),
-        sampling=sampling_of(body, settings.sampling, settings.context - len(prompt_ids)),
-        arrival=time.monotonic(),
+        sampling=sampling_of(
+            body,
+            settings.sampling,
+            settings.context - len(prompt_ids),
+            body.max_completion_tokens or body.max_tokens or settings.sampling.max_tokens,
+        ),
+        arrival=arrival,
     )
     return Prepared(body, model, request, answer)
 
 
-def sampling_of(body: ChatBody, defaults: SamplingParams, room: int) -> SamplingParams:
-    """Request over the server's defaults; `max_tokens` is shortened to the room in the context."""
-    limit = body.max_completion_tokens or body.max_tokens or defaults.max_tokens or room
+def sampling_of(
+    body: SamplingBody, defaults: SamplingParams, room: int, limit: int | None
+) -> SamplingParams:
+    """Request over the server's defaults; `limit` is shortened to the room in the context."""
     sampling = replace(
         defaults,
-        max_tokens=min(limit, room),
+        max_tokens=room if limit is None else min(limit, room),
         stop_token_ids=tuple(body.stop_token_ids or ()) or defaults.stop_token_ids,
         ignore_eos=bool(body.ignore_eos),
     )
@@ -140,6 +169,20 @@ def sampling_of(body: ChatBody, defaults: SamplingParams, room: int) -> Sampling
     if body.seed is not None:  # seeds of the engine are 63 bits; clients may send any integer
         sampling = replace(sampling, seed=body.seed % 2**63)
     return sampling
+
+
+async def answer_whole(service: Service, raw: bytes) -> dict[str, Any]:
+    """The response body for a request body, without HTTP; RequestError or EngineFailure."""
+    prepared = await off_the_loop(len(raw), prepare, service, raw, time.monotonic())
+    whole = shapes.WholeAnswer()
+    async for step in run_answer(service.engine, service.ledger, prepared.request, prepared.answer):
+        whole.add(step)
+    return _body(prepared, whole)
+
+
+def _body(prepared: Prepared, whole: shapes.WholeAnswer) -> dict[str, Any]:
+    head = shapes.Head.of(prepared.request.request_id, prepared.model, "chat.completion")
+    return whole.body(head, reasoning=prepared.body.include_reasoning is not False)
 
 
 async def _next(steps: AsyncIterator[Step]) -> Step:
@@ -162,11 +205,7 @@ async def _whole(
         return _failed(error, watch, headers)
     finally:
         await watch.stop()
-    head = shapes.Head.of(prepared.request.request_id, prepared.model, "chat.completion")
-    reasoning = prepared.body.include_reasoning is not False
-    return Response(
-        dump(whole.body(head, reasoning=reasoning)), headers=headers, media_type="application/json"
-    )
+    return Response(dump(_body(prepared, whole)), headers=headers, media_type="application/json")
 
 
 def _failed(error: BaseException, watch: DisconnectWatch, headers: dict[str, str]) -> Response:

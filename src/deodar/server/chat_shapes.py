@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from deodar import __version__
-from deodar.server.answer import AnswerUsage, Step
+from deodar.engine.ledger import AnswerUsage
+from deodar.server.answer import Step
 from deodar.server.json import dump
 from deodar.text.events import (
     CallArguments,

@@ -58,14 +58,14 @@ def error_response(error: Exception, headers: dict[str, str] | None = None) -> R
     return Response(dump(body), status, headers, media_type="application/json")
 
 
-def context_error(prompt_tokens: int | str, context: int) -> RequestError:
+def context_error(prompt_tokens: int | str, context: int, param: str = "messages") -> RequestError:
     """The wording that clients look for to compact their history; digits without commas.
 
     prompt_tokens: the number, or words for a bound of it.
     """
     return RequestError(
         f"This model's maximum context length is {context} tokens. However, your prompt has "
-        f"{prompt_tokens} tokens and leaves no room for an answer. Please shorten the messages.",
-        param="messages",
+        f"{prompt_tokens} tokens and leaves no room for an answer. Please shorten the {param}.",
+        param=param,
         code="context_length_exceeded",
     )

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 
+from deodar.engine.ledger import AnswerUsage
 from deodar.errors import RequestError
-from deodar.server.answer import AnswerUsage, Step
+from deodar.server.answer import Step
 from deodar.server.errors import body_and_status
 from deodar.server.sse import DisconnectWatch
 

@@ -1,4 +1,4 @@
-"""Request structs of the chat route and their way to a `Conversation` and `SamplingParams`.
+"""Request structs of the routes and their ranges.
 
 What must hold: every field of spec api 3.2 is a field here (honoured), or stands in a table of
 `fields.py`; a wrong type or range is a 400 that names field, value and limit.
@@ -7,7 +7,7 @@ What must hold: every field of spec api 3.2 is a field here (honoured), or stand
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -86,13 +86,11 @@ class MessageEntry(msgspec.Struct, kw_only=True):
     prefix: bool | None = None
 
 
-class ChatBody(msgspec.Struct, kw_only=True):
-    """The honoured fields of POST /v1/chat/completions (spec api 3.2)."""
+class SamplingBody(msgspec.Struct, kw_only=True):
+    """What the routes have in common: how tokens are drawn and how the answer is sent."""
 
-    messages: list[MessageEntry] | None = None
     model: str | None = None
     max_tokens: int | None = None
-    max_completion_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -105,6 +103,15 @@ class ChatBody(msgspec.Struct, kw_only=True):
     no_stop_trim: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    request_id: str | None = None
+    rid: str | None = None
+
+
+class ChatBody(SamplingBody, kw_only=True):
+    """The honoured fields of POST /v1/chat/completions (spec api 3.2)."""
+
+    messages: list[MessageEntry] | None = None
+    max_completion_tokens: int | None = None
     tools: list[ToolEntry] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -116,21 +123,34 @@ class ChatBody(msgspec.Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     task: str | None = None
-    request_id: str | None = None
-    rid: str | None = None
+
+
+class CompletionBody(SamplingBody, kw_only=True):
+    """The honoured fields of POST /v1/completions. A list of prompts holds one kind only."""
+
+    prompt: str | list[str | int | list[int]] | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    return_tokens_as_token_ids: bool | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
 
 
 HONOURED = frozenset(ChatBody.__struct_fields__)
+COMPLETION_HONOURED = frozenset(CompletionBody.__struct_fields__)
+B = TypeVar("B", bound=SamplingBody)
 
 _PLACE = re.compile(r"^(.*) - at `\$\.?(.*)`$", re.DOTALL)
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}\Z")
 MAX_STOPS = 16
+MAX_LOGPROBS = 20
 
 
-def chat_body(fields: dict[str, Any]) -> ChatBody:
+def typed_body(fields: dict[str, Any], kind: type[B]) -> B:
     """The typed body; RequestError names the field of a wrong type."""
     try:
-        return msgspec.convert(fields, ChatBody)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         found = _PLACE.match(str(error))
         text, place = (found.group(1), found.group(2)) if found else (str(error), "")
@@ -138,13 +158,14 @@ def chat_body(fields: dict[str, Any]) -> ChatBody:
         raise RequestError(shown, param=place or None) from None
 
 
-def check_ranges(body: ChatBody, *, context: int, vocab_size: int) -> None:
+def check_ranges(body: SamplingBody, *, context: int, vocab_size: int) -> None:
     """Ranges of spec api 3.2; RequestError names field, value and limit."""
     for name in ("max_tokens", "max_completion_tokens"):
         _within(body, name, 1, context)
     _within(body, "temperature", 0, 2)
     _within(body, "min_p", 0, 1)
     _within(body, "top_k", -1, 2**31 - 1)
+    _within(body, "logprobs", 0, MAX_LOGPROBS)
     _within(body, "seed", -(2**63), 2**63 - 1)
     if body.top_p is not None and not 0 < body.top_p <= 1:
         raise RequestError(
@@ -171,14 +192,14 @@ def check_ranges(body: ChatBody, *, context: int, vocab_size: int) -> None:
             )
 
 
-def stop_strings(body: ChatBody) -> list[str]:
+def stop_strings(body: SamplingBody) -> list[str]:
     """`stop` as a list."""
     if body.stop is None:
         return []
     return [body.stop] if isinstance(body.stop, str) else body.stop
 
 
-def _within(body: ChatBody, name: str, low: float, high: float) -> None:
-    value = getattr(body, name)
+def _within(body: SamplingBody, name: str, low: float, high: float) -> None:
+    value = getattr(body, name, None)
     if value is not None and not low <= value <= high:
         raise RequestError(f"`{name}` is {value}, it must be between {low} and {high}", param=name)

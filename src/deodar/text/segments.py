@@ -22,6 +22,7 @@ THINK = "<think>"
 END_THINK = "</think>"
 DSML = "｜DSML｜"
 IMAGE = "<｜deepseek_image｜>"
+FIM_BEGIN, FIM_HOLE, FIM_END = "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"
 TASKS = ("action", "query", "authority", "domain", "title", "read_url")
 
 SPECIAL_TOKENS: tuple[str, ...] = (
@@ -29,9 +30,9 @@ SPECIAL_TOKENS: tuple[str, ...] = (
     EOS,
     PAD,
     SYSTEM,
-    "<｜fim▁hole｜>",
-    "<｜fim▁begin｜>",
-    "<｜fim▁end｜>",
+    FIM_HOLE,
+    FIM_BEGIN,
+    FIM_END,
     USER,
     ASSISTANT,
     "<|EOT|>",

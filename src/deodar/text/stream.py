@@ -59,6 +59,16 @@ class AnswerStream:
         """Whether the answer is over although the model may go on: stop string or call limit."""
         return self.parser.stop_match is not None or self.parser.call_limit_reached
 
+    @property
+    def stop_match(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self.parser.stop_match
+
+    @property
+    def finished_calls(self) -> int:
+        """Calls that are complete."""
+        return self.parser.finished_calls
+
     def push(self, token_ids: Sequence[int]) -> list[Event]:
         """Events of one step; any number of ids. Ids after the end are not read nor counted."""
         events: list[Event] = []

@@ -26,6 +26,8 @@ from deodar.text.segments import (
     without_surrogates,
 )
 
+LONG_TEXT = 10_000  # characters
+
 
 class Tokenizer:
     """One vocabulary. `special` maps each text of spec api 1.1 to its id.
@@ -71,10 +73,11 @@ class Tokenizer:
 
     def encode_text(self, text: str) -> list[int]:
         """Ids of ordinary text; spellings of special tokens in it stay text (spec api 1.12)."""
-        # Only the batch call lets other threads run: a long text must not stop the event loop.
-        texts = [without_surrogates(text)]
-        ids: list[int] = self._plain.encode_batch_fast(texts, add_special_tokens=False)[0].ids
-        return ids
+        text = without_surrogates(text)
+        if len(text) < LONG_TEXT:
+            return list(self._plain.encode(text, add_special_tokens=False).ids)
+        # Only the batch form lets other threads run meanwhile; a long text takes seconds.
+        return list(self._plain.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def encode_raw(self, text: str) -> list[int]:
         """Ids of a raw prompt, begin token first; special tokens typed in it are special here.

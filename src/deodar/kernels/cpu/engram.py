@@ -16,19 +16,28 @@ _FLOOR = F32(1e-6)
 def fetch(m, rows, layer, multipliers, primes, offsets, heads, pad, table, scales, e4m3):
     """m.engram[layer, r] = the decoded table rows of row r, concatenated in column order.
 
-    layer: number among the Engram layers. Negative ids in m.compressed are DEAD. primes, offsets
-    int64 [columns]; table uint8 [N, dim], scales uint8 [N, dim / 32], e4m3 float32 [256].
+    layer: number among the Engram layers. Ids before the step's rows come from m.history; negative
+    ones are DEAD. primes, offsets int64 [columns]; table uint8 [N, dim], scales uint8
+    [N, dim / 32], e4m3 float32 [256].
     """
     keep_apart()
     dim = table.shape[1]
     for r in range(rows):
-        history, position = m.compressed[m.slots[r]], m.positions[r]
+        history, position = m.history[m.slots[r]], m.positions[r]
+        first = r - (position - m.in_starts[0, m.row_chunks[r]])
         out = m.engram[layer, r]
         mixed = np.int64(0)
         dead = False
         for k in range(multipliers.size):
-            dead = dead or k > position or history[position - k] < 0
-            token = pad if dead else history[position - k]
+            token = np.int64(-1)
+            if k <= r - first:
+                token = m.row_ids[r - k]
+            elif k <= position:
+                token = history[(position - k) % history.size]
+            if token < 0:
+                dead = True
+            if dead:
+                token = pad
             mixed ^= token * multipliers[k]
             if k > 0:
                 for column in range((k - 1) * heads, k * heads):

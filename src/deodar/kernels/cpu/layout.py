@@ -40,13 +40,15 @@ W_IN, W_QUERY, W_OUT_A, W_OUT_B, W_INDEX_KEY, W_FFN, W_SHARED_OUT, W_EXPERTS, W_
 # ... and offsets in the float32 array.
 F_HC_ATTN, F_HC_FFN, F_ATTN_NORM, F_FFN_NORM, F_Q_NORM, F_KEY_NORM, F_SINK = range(25, 32)
 F_LATENT_NORM, F_INDEX_NORM, F_BIAS, F_ENGRAM_QK = range(32, 36)
-BOOK_COLUMNS = 36
+# Of a layer's memory: entries in a page from ENTRIES_AT on, and its place among the unpaired rows.
+PAGE_ENTRIES, UNPAIRED = range(36, 38)
+BOOK_COLUMNS = 38
 
 # Roles of an index source in the two-level choice (3.8).
 ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED = range(3)
 
+GROUP = 8  # neighbouring rows that score a page of index keys together
 MIX_WIDTH = 32  # the 24 mixes, padded
-KEY_TILE = 64  # index keys are kept in tiles [index_head_dim, 64 entries]
 
 
 class Sizes(NamedTuple):
@@ -61,6 +63,7 @@ class Sizes(NamedTuple):
     o_lora: int
     window: int
     ring: int
+    index_key_bytes: int
     index_heads: int
     index_dim: int
     index_topk: int
@@ -97,29 +100,44 @@ class Weights(NamedTuple):
 
 
 class State(NamedTuple):
-    """What sequences keep between steps (4.3, 4.4), one row of each array per slot.
+    """What sequences keep between steps (4.3, 4.4), in the released bytes.
 
-    window_keys: [S, L, ring, head_dim], position p at p mod ring. entries: [S, entries of all
-    sources, head_dim]. index_keys: [S, tiles, index_head_dim, 64]. unpaired: [S, L, 2, head_dim],
-    (a, g) of the last even position. compressed: [S, context] ids for Engram, DEAD for image spans.
-    taps: [S, ring, taps * D], position p at p mod ring: inputs of the target layers. A ring holds
-    the window and the rows of one step, so that no two rows of a step share a place.
+    rings: uint8 [S, L + draft blocks, ring, 528], window keys, position p at p mod ring. entries:
+    uint8 [pages, entries of a page over all sources, 288]. index_keys: uint8 [pages, the same
+    number * 68]; those of one source and page lie turned, [68, its entries], so that 16 keys are
+    read at once. unpaired: [S, tokens, sources of ratio 2, 2, head_dim], (a, g) of position p at p
+    mod tokens. history: [S, tokens], ids for Engram at p mod tokens, DEAD for image spans. taps:
+    [S, n, taps * D], position p at p mod n, inputs of the target layers; n: the window and the rows
+    of a step, or 0. keys_from: [S, L], first position whose window key may be read. tables: [S,
+    pages of a sequence].
     """
 
-    window_keys: Floats
-    entries: Floats
-    index_keys: Floats
+    rings: Bytes
+    entries: Bytes
+    index_keys: Bytes
     unpaired: Floats
-    compressed: Longs
+    history: Longs
     taps: Floats
+    keys_from: Longs
+    tables: Longs
 
 
 class Batch(NamedTuple):
-    """The rows of a step: token, slot and position, [R]; a chunk's rows are consecutive."""
+    """The rows of a step; a chunk's rows are consecutive. C: chunks, at most the slots.
 
+    row_chunks, tokens, row_ids (what Engram hashes), slots, positions: [R]. stops, hits: [C], the
+    position after the last row; tokens whose entries are there already. in_starts: [L, C], first
+    position that is an input of a layer: from it on, window keys are in new_keys.
+    """
+
+    row_chunks: Longs
     tokens: Longs
+    row_ids: Longs
     slots: Longs
     positions: Longs
+    stops: Longs
+    hits: Longs
+    in_starts: Longs
 
 
 class Work(NamedTuple):
@@ -127,7 +145,6 @@ class Work(NamedTuple):
 
     stream: Floats  # [R, 4, D]
     pre: Floats  # [R, 4], read weights of the next sublayer
-    next_pre: Floats  # [R, 4]
     post: Floats  # [R, 4]
     comb: Floats  # [R, 16]
     x: Floats  # [R, D], input of a sublayer
@@ -137,6 +154,8 @@ class Work(NamedTuple):
     ffn: Floats  # flat, [R, FFN_WIDTH]
     low: Floats  # [R, q_lora]
     query: Floats  # flat, [R, QUERY_WIDTH]
+    new_keys: Bytes  # [R, 528], stored window keys of the layer
+    new_values: Floats  # flat, [R, head_dim], what new_keys decode to
     head_rows: Floats  # [groups, R, heads per group * head_dim]
     grouped: Floats  # [R, groups * o_lora]
     chosen: Ints  # [R, index_topk]
@@ -152,10 +171,12 @@ class Work(NamedTuple):
 class Scratch(NamedTuple):
     """Room for one thread: for one row's attention, and for one expert's rows."""
 
-    scores: Floats  # [most entries], rounded up to KEY_TILE
-    order: NDArray[np.uint32]  # [same], sort keys of scores
+    scores: Floats  # [GROUP, most entries]
+    order: NDArray[np.uint32]  # [most entries], sort keys of scores
     ids: Ints  # [same]
-    dots: Floats  # flat, [index_heads, 64]
+    tile: Floats  # flat, [index_dim, keys of a page]
+    dots: Floats  # flat, [index_heads, keys of a page]
+    latent: Floats  # [2 * head_dim]
     values: Floats  # flat, [most keys, head_dim]
     turned: Floats  # flat, [head_dim, heads padded to 16], the queries
     key_scores: Floats  # flat, [most keys, heads padded to 16]

@@ -1,6 +1,7 @@
 """Exact top-k with a total order: larger score first, lowest id on ties; ids come out ascending.
 
-Used for compressed entries, candidate blocks and experts. A score of -inf is never chosen.
+Used for compressed entries, candidate blocks and experts. A score of -inf is never chosen; NaN is
+the best of all, so that whatever made it shows in the answer.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from deodar.kernels.cpu.jit import part
 
 _ZERO = F32(0.0)
 _NOTHING = np.uint32(0x007FFFFF)  # the key of -inf
+_EVERYTHING = np.uint32(0xFFFFFFFF)
 
 
 @part
 def order_key(score):
     """A uint32 that orders like the score; -0 counts as +0."""
+    if score != score:
+        return _EVERYTHING
     bits = np.uint32(as_int(score + _ZERO))
     if bits & np.uint32(0x80000000):
         return np.uint32(~bits)

@@ -2,14 +2,16 @@
 
 Each layer has five parts: `prepare` (up to queries and window keys), `remember` (compressed memory,
 rows in order), `attend_rows`, `project` and `experts`. A part may be given any range of rows,
-because a row reads only keys and entries that an earlier part has finished. Called by
-`deodar.model.cpu`: one function for all parts would take twice as long to compile.
+because a row reads only keys and entries that an earlier part has finished. Rows that the next
+layers need only as keys come first in a range and end at `lo`: they are prepared and remembered
+but not attended. Called by `deodar.model.cpu`: one function for all parts would take twice as long
+to compile.
 """
 
 from __future__ import annotations
 
 from deodar.kernels.cpu import layout as at
-from deodar.kernels.cpu.attention import attend, choose
+from deodar.kernels.cpu.attention import attend, choose_rows
 from deodar.kernels.cpu.elementary import (
     F32,
     copy,
@@ -25,13 +27,24 @@ from deodar.kernels.cpu.hyper import COPIES, MIXES, collapse, finish_mixes, writ
 from deodar.kernels.cpu.jit import entry, part
 from deodar.kernels.cpu.matmul import FIRST, matmul
 from deodar.kernels.cpu.moe import gated, route, run_expert
-from deodar.kernels.cpu.quant import round_entry, round_index_key, round_window_key
+from deodar.kernels.cpu.quant import (
+    decode_window_key,
+    encode_entry,
+    encode_index_key,
+    encode_window_key,
+)
 
 
 @entry
 def embed_rows(m, lo, hi):
-    """Four equal copies of each token's embedding; the first sublayer reads copy 0 only (3.1)."""
+    """Four equal copies of each token's embedding; the first sublayer reads copy 0 only (3.1).
+
+    Also keeps the ids for the n-grams of later steps, so `fetch` must be done with the old ones.
+    """
+    size = m.history.shape[1]
     for r in range(lo, hi):
+        if m.positions[r] + size >= m.stops[m.row_chunks[r]]:
+            m.history[m.slots[r], m.positions[r] % size] = m.row_ids[r]
         source = m.embed[m.tokens[r]]
         for c in range(COPIES):
             row = m.stream[r, c]
@@ -42,7 +55,7 @@ def embed_rows(m, lo, hi):
 
 @part
 def mix(m, offset, lo, hi):
-    """post, comb and next_pre of rows from their streams; offset: a hyper-connection (3.3)."""
+    """post, comb and the next pre of rows from their streams; offset: a hyper-connection (3.3)."""
     keep_apart()
     flat = COPIES * m.hidden
     size = flat * at.MIX_WIDTH
@@ -56,18 +69,17 @@ def mix(m, offset, lo, hi):
         factor = inverse_rms(rows[r - lo], m.eps)
         for i in range(MIXES):
             raw[i] *= factor
-        finish_mixes(raw, base, scale, m.sinkhorn, m.hc_eps, m.next_pre[r], m.post[r], m.comb[r])
+        finish_mixes(raw, base, scale, m.sinkhorn, m.hc_eps, m.pre[r], m.post[r], m.comb[r])
 
 
 @part
 def read_stream(m, norm, lo, hi):
-    """m.x = normed collapse by m.pre; then next_pre becomes pre (3.3)."""
+    """m.x = normed collapse by m.pre (3.3); to be called before `mix` makes the next pre."""
     keep_apart()
     weight = m.wide[norm : norm + m.hidden]
     for r in range(lo, hi):
         collapse(m.stream[r], m.pre[r], m.y[r])
         rms_norm(m.y[r], weight, m.eps, m.x[r])
-        copy(m.next_pre[r], m.pre[r])
 
 
 @part
@@ -81,8 +93,7 @@ def add_engram(m, book, lo, hi):
     start = book[at.F_ENGRAM_QK]
     qk = m.wide[start : start + COPIES * hidden].reshape(COPIES, hidden)
     for r in range(lo, hi):
-        alive = m.compressed[m.slots[r], m.positions[r]] >= 0
-        apply(m.stream[r], m.engram_out[r], qk, m.eps, alive, m.y[r])
+        apply(m.stream[r], m.engram_out[r], qk, m.eps, m.row_ids[r] >= 0, m.y[r])
 
 
 @part
@@ -92,6 +103,8 @@ def keep_taps(m, tap, lo, hi):
     hidden = m.stream.shape[2]
     ring = m.taps.shape[1]
     for r in range(lo, hi):
+        if m.positions[r] + ring < m.stops[m.row_chunks[r]]:
+            continue  # a later row of the chunk has this place
         x = m.stream[r]
         place = m.taps[m.slots[r], m.positions[r] % ring]
         for d in range(hidden):
@@ -100,31 +113,32 @@ def keep_taps(m, tap, lo, hi):
 
 
 @entry
-def prepare(m, layer, lo, hi):
-    """Rows lo..hi up to their queries (m.query) and stored window keys (3.5)."""
+def prepare(m, layer, first, lo, hi):
+    """Rows first..hi up to their stored window keys (3.5), lo..hi also to their queries."""
     book = m.book[layer]
     if book[at.ENGRAM] >= 0:
-        add_engram(m, book, lo, hi)
-    if book[at.TAP] >= 0:
-        keep_taps(m, book[at.TAP], lo, hi)
+        add_engram(m, book, first, hi)
+    if book[at.TAP] >= 0 and m.taps.shape[1] > 0:
+        keep_taps(m, book[at.TAP], first, hi)
+    read_stream(m, book[at.F_ATTN_NORM], first, hi)
     mix(m, book[at.F_HC_ATTN], lo, hi)
-    read_stream(m, book[at.F_ATTN_NORM], lo, hi)
     width, low_width = book[at.IN_WIDTH], m.q_lora
-    fused = m.fused[lo * width : hi * width].reshape(hi - lo, width)
+    fused = m.fused[first * width : hi * width].reshape(hi - first, width)
     start = book[at.W_IN]
-    matmul(m.x[lo:hi], m.narrow[start : start + m.hidden * width], fused, FIRST)
+    matmul(m.x[first:hi], m.narrow[start : start + m.hidden * width], fused, FIRST)
     q_norm = m.wide[book[at.F_Q_NORM] : book[at.F_Q_NORM] + low_width]
     key_norm = m.wide[book[at.F_KEY_NORM] : book[at.F_KEY_NORM] + m.head_dim]
     cos, sin = m.cos[book[at.ROPE]], m.sin[book[at.ROPE]]
     at_key = book[at.AT_KEY]
-    for r in range(lo, hi):
+    key = m.latent[: m.head_dim]
+    for r in range(first, hi):
         position = m.positions[r]
-        row = fused[r - lo]
+        row = fused[r - first]
         rms_norm(row[:low_width], q_norm, m.eps, m.low[r])
-        key = m.window_keys[m.slots[r], layer, position % m.ring]
         rms_norm(row[at_key : at_key + m.head_dim], key_norm, m.eps, key)
         rotate(key, cos[position], sin[position])
-        round_window_key(key)
+        encode_window_key(key, m.new_keys[r])
+        decode_window_key(m.new_keys[r], m.head_dim, m.new_values, r * m.head_dim)
     make_queries(m, book, cos, sin, lo, hi)
 
 
@@ -153,81 +167,56 @@ def remember(m, layer, lo, hi):
     book = m.book[layer]
     dim, width, ratio = m.head_dim, book[at.IN_WIDTH], book[at.RATIO]
     norm = m.wide[book[at.F_LATENT_NORM] : book[at.F_LATENT_NORM] + dim]
+    pooled, latent = m.latent[:dim], m.latent[dim : 2 * dim]
     for r in range(lo, hi):
         slot, position = m.slots[r], m.positions[r]
         row = m.fused[r * width : (r + 1) * width]
-        a = row[book[at.AT_LATENT] : book[at.AT_LATENT] + dim]
-        pooled = m.unpaired[slot, layer, 0]
+        copy(row[book[at.AT_LATENT] : book[at.AT_LATENT] + dim], pooled)
         if ratio == 2:
-            g = row[book[at.AT_GATE] : book[at.AT_GATE] + dim]
-            first_g = m.unpaired[slot, layer, 1]
+            tokens, place = m.unpaired.shape[1], book[at.UNPAIRED]
+            kept = m.unpaired[slot, position % tokens, place]
+            copy(pooled, kept[0])
+            copy(row[book[at.AT_GATE] : book[at.AT_GATE] + dim], kept[1])
             if position % 2 == 0:
-                copy(a, pooled)
-                copy(g, first_g)
                 continue
-            pool_pair(pooled, first_g, a, g)
-        else:
-            copy(a, pooled)
-        entry = position // ratio
-        target = m.entries[slot, book[at.ENTRIES_AT] + entry]
-        rms_norm(pooled, norm, m.eps, target)
-        store_entry(m, book, slot, entry, target)
+            first = m.unpaired[slot, (position - 1) % tokens, place]
+            pool_pair(first[0], first[1], kept[0], kept[1], pooled)
+        if position >= m.hits[m.row_chunks[r]]:
+            rms_norm(pooled, norm, m.eps, latent)
+            store_entry(m, book, slot, position // ratio, latent)
 
 
 @part
-def pool_pair(a0, g0, a1, g1):
-    """a0 = softmax over the two gates of the two values, per channel (3.8, ratio 2)."""
+def pool_pair(a0, g0, a1, g1, out):
+    """out = softmax over the two gates of the two values, per channel (3.8, ratio 2)."""
     keep_apart()
     for d in range(a0.size):
         top = max(g0[d], g1[d])
         e0, e1 = exp(g0[d] - top), exp(g1[d] - top)
-        a0[d] = (e0 * a0[d] + e1 * a1[d]) / (e0 + e1)
+        out[d] = (e0 * a0[d] + e1 * a1[d]) / (e0 + e1)
 
 
 @part
 def store_entry(m, book, slot, entry, latent):
-    """From a latent, in place in the memory: its index key, then the main entry (3.8)."""
+    """From a latent, which is overwritten: its index key and main entry, into its page (3.8)."""
     keep_apart()
     dim, index_dim = m.head_dim, m.index_dim
     cos = m.cos[1, entry * book[at.RATIO]]
     sin = m.sin[1, entry * book[at.RATIO]]
-    raw, key = m.dots[:index_dim], m.head_out[:index_dim]
+    raw, key = m.tile[:index_dim], m.head_out[:index_dim]
     start = book[at.W_INDEX_KEY]
     matrix = m.narrow[start : start + dim * index_dim]
     matmul(latent.reshape(1, dim), matrix, raw.reshape(1, index_dim), FIRST)
     norm = m.wide[book[at.F_INDEX_NORM] : book[at.F_INDEX_NORM] + index_dim]
     rms_norm(raw, norm, m.eps, key)
     rotate(key, cos, sin)
-    round_index_key(key)
-    tile = m.index_keys[slot, book[at.ENTRIES_AT] // at.KEY_TILE + entry // at.KEY_TILE]
-    for d in range(index_dim):
-        tile[d, entry % at.KEY_TILE] = key[d]
+    keys = book[at.PAGE_ENTRIES]
+    page, column = m.tables[slot, entry // keys], entry % keys
+    first = book[at.ENTRIES_AT] * m.index_key_bytes
+    stored = m.index_keys[page, first : first + keys * m.index_key_bytes]
+    encode_index_key(key, stored, column, keys)
     rotate(latent, cos, sin)
-    round_entry(latent)
-
-
-@part
-def choose_row(m, book, r):
-    """Set row r's chosen entries at an index source (3.8)."""
-    keep_apart()
-    slot, position = m.slots[r], m.positions[r]
-    visible = (position + 1) // book[at.RATIO]
-    tile = book[at.ENTRIES_AT] // at.KEY_TILE
-    keys = m.index_keys[slot, tile : tile + (visible + at.KEY_TILE - 1) // at.KEY_TILE]
-    width = book[at.QUERY_WIDTH]
-    begin = r * width + m.heads * m.head_dim
-    query = m.query[begin : begin + m.index_heads * m.index_dim]
-    begin = r * book[at.IN_WIDTH] + book[at.AT_INDEX_WEIGHT]
-    m.chosen_count[r] = choose(
-        m,
-        keys,
-        query.reshape(m.index_heads, m.index_dim),
-        m.fused[begin : begin + m.index_heads],
-        visible,
-        book[at.ROLE],
-        m.candidates[r],
-        m.chosen[r],
-    )
+    encode_entry(latent, m.entries[page, book[at.ENTRIES_AT] + column])
 
 
 @entry
@@ -237,32 +226,36 @@ def attend_rows(m, layer, use_memory, lo, hi):
     width, wide = book[at.QUERY_WIDTH], m.heads * m.head_dim
     cos, sin = m.cos[book[at.ROPE]], m.sin[book[at.ROPE]]
     sink = m.wide[book[at.F_SINK] : book[at.F_SINK] + m.heads]
+    if book[at.OWNS_INDEX] != 0:
+        choose_rows(m, book, lo, hi)
     for r in range(lo, hi):
-        slot, position = m.slots[r], m.positions[r]
+        position = m.positions[r]
         count = 0
         if book[at.RATIO] > 0:
-            if book[at.OWNS_INDEX] != 0:
-                choose_row(m, book, r)
             count = m.chosen_count[r] if use_memory else 0
-        attend(
-            m,
-            m.window_keys[slot, layer],
-            m.entries[slot, book[at.ENTRIES_AT] :],
-            m.query[r * width : r * width + wide],
-            position,
-            m.chosen[r, :count],
-            sink,
-            cos[position],
-            sin[position],
-            m.head_rows,
-            r,
-        )
+        query = m.query[r * width : r * width + wide]
+        chosen = m.chosen[r, :count]
+        attend(m, layer, book, query, chosen, sink, cos[position], sin[position], r)
+
+
+@part
+def keep_keys(m, layer, lo, hi):
+    """Window keys of rows lo..hi to their rings, as far as a chunk's later rows leave them there.
+
+    Only after all rows of the step are attended: their windows may begin in what this overwrites.
+    """
+    keep_apart()
+    for r in range(lo, hi):
+        position = m.positions[r]
+        if position + m.ring >= m.stops[m.row_chunks[r]]:
+            copy(m.new_keys[r], m.rings[m.slots[r], layer, position % m.ring])
 
 
 @entry
-def project(m, layer, lo, hi):
-    """Rows lo..hi from attention heads to the input of the experts (3.7, 3.3)."""
+def project(m, layer, first, lo, hi):
+    """Rows first..hi into their rings; lo..hi from heads to the input of the experts (3.7, 3.3)."""
     book = m.book[layer]
+    keep_keys(m, layer, first, hi)
     hidden, o_lora = m.hidden, m.o_lora
     depth = m.heads // m.groups * m.head_dim
     for group in range(m.groups):
@@ -274,8 +267,8 @@ def project(m, layer, lo, hi):
     matmul(m.grouped[lo:hi], matrix, m.y[lo:hi], FIRST)
     for r in range(lo, hi):
         write_back(m.stream[r], m.post[r], m.comb[r], m.y[r])
-    mix(m, book[at.F_HC_FFN], lo, hi)
     read_stream(m, book[at.F_FFN_NORM], lo, hi)
+    mix(m, book[at.F_HC_FFN], lo, hi)
 
 
 @entry
