@@ -131,7 +131,8 @@ class CpuModel:
         """Carry out a plan: its orders, its chunks, their saves.
 
         Returns float32 [n, vocab]: logits of the last rows of the n chunks that sample. Raises
-        ValueError for a chunk that does not fit the model, before anything is run.
+        ValueError for a chunk that does not fit the model, before a row is run but after the
+        orders.
         """
         memory = self.memory
         for snapshot_id in plan.unloads:
