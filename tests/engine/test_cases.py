@@ -93,7 +93,7 @@ def test_d04_every_prompt_length_is_right(gate: Gate, tiny: Checkpoint) -> None:
     # A code or a choice may flip on noise after rounding (design D2), so not every row is close.
     assert np.mean(list(shares.values())) >= 0.9, shares
     for residue in range(4):
-        assert np.mean([shares[n] for n in lengths if n % 4 == residue]) >= 0.8, shares
+        assert np.mean([shares[n] for n in lengths if n % 4 == residue]) >= 0.7, shares
 
 
 @pytest.mark.parametrize("hit", [3, 7, WINDOW, WINDOW + 1, 29, 30, 64, 65, 101])
