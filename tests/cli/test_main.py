@@ -71,3 +71,18 @@ def test_two_different_models_are_refused() -> None:
     assert result.stderr == (
         "deodar inspect: --model is 'two' and MODEL 'one', there must be one model\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["make-tiny", ""], "OUT is empty"),
+        (["eval", "--threads", "0"], "--threads is 0"),
+        (["bench", "decode", "--out", "/no/such/folder/x.json"], "its folder does not exist"),
+    ],
+)
+def test_bad_values_are_refused_before_any_work(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

@@ -10,8 +10,10 @@ import pytest
 
 from deodar.cache.geometry import Geometry
 from deodar.cache.resume import EXACT, LayerPlan, Resume, Rules, Saved, choose_resume
+from deodar.checkpoint.engram import TOKEN_MAP_FILE
 from deodar.checkpoint.loader import Checkpoint
-from deodar.checkpoint.tiny import tiny_config
+from deodar.checkpoint.tiny import make_tiny, tiny_config, tiny_tensors
+from deodar.checkpoint.writer import write_checkpoint, write_json
 from deodar.config import V4_1_FLASH, ModelConfig
 from deodar.model.cpu import CpuModel
 from deodar.model.cpu_memory import page_shapes, shape_bytes, slot_shapes
@@ -19,6 +21,20 @@ from deodar.types import Chunk, PageCopy, SamplingParams, SlotRestore, SlotSave,
 
 GREEDY = SamplingParams(temperature=0.0, seed=0)
 CONTEXT = 512
+
+SEEDLING = replace(
+    tiny_config(),
+    num_hidden_layers=8,
+    sliding_window=128,
+    compress_ratios=(0, 0, 2, 2, 2, 1, 1, 1, 0, 0, 0),
+    kv_source_layer_ids=(2, 5),
+    index_source_layer_ids=(2, 5, 7),
+    candidate_source_layer_id=5,
+    engram_layer_ids=(1,),
+    engram_num_embeddings=(660,),
+    dspark_target_layer_ids=(5, 6, 7),
+)
+"""Depth, window and sources of the shipped model, small in everything else."""
 
 
 class Runner:
@@ -158,6 +174,17 @@ def check_starts(runner: Runner, seed: int, *, longest: int, vocab: int) -> None
     assert any(kind == "full" for kind, _ in used)
 
 
+@pytest.mark.parametrize("seed", [20, 21])
+def test_every_kind_of_start_at_the_seedlings_shape(tmp_path: Path, seed: int) -> None:
+    write_checkpoint(tmp_path, SEEDLING, tiny_tensors(SEEDLING))
+    compressed = SEEDLING.engram_compressed_vocab_size
+    token_map = {"map": [i % compressed for i in range(SEEDLING.vocab_size)]}
+    write_json(tmp_path / TOKEN_MAP_FILE, token_map)
+    runner = Runner(Checkpoint.open(tmp_path), context=640)
+    assert runner.page == 128
+    check_starts(runner, seed, longest=620, vocab=512)
+
+
 def shared_pages(
     runner: Runner, pages: tuple[int, ...], hit: int, tokens: int
 ) -> tuple[tuple[int, ...], dict[str, object]]:
@@ -230,7 +257,8 @@ def test_snapshots_go_to_the_host_and_come_back(runner: Runner) -> None:
     runner.answer(ids, cold(runner, 50), slot=0, pages=pages, save=save, reset_slots=(0,))
     kept = memory.device[70].rings.copy()
     runner.model.run(StepPlan(step_no=0, spills=(70,)))
-    memory.device[70].rings[:] = 0
+    runner.model.run(StepPlan(step_no=0, unloads=(70,)))
+    assert 70 not in memory.device
     runner.model.run(StepPlan(step_no=0, loads=(70,)))
     np.testing.assert_array_equal(memory.device[70].rings, kept)
     runner.model.run(StepPlan(step_no=0, dropped=(70,)))
@@ -320,20 +348,6 @@ def test_bounded_windows_are_cut_and_deterministic(tiny: Checkpoint) -> None:
         assert not np.array_equal(got, exact)
 
 
-SEEDLING = replace(
-    tiny_config(),
-    num_hidden_layers=8,
-    sliding_window=128,
-    compress_ratios=(0, 0, 2, 2, 2, 1, 1, 1, 0, 0, 0),
-    kv_source_layer_ids=(2, 5),
-    index_source_layer_ids=(2, 5, 7),
-    candidate_source_layer_id=5,
-    engram_layer_ids=(1,),
-    engram_num_embeddings=(660,),
-    dspark_target_layer_ids=(5, 6, 7),
-)
-
-
 @pytest.mark.parametrize("config", [V4_1_FLASH, tiny_config(), SEEDLING],
                          ids=["released", "tiny", "seedling"])  # fmt: skip
 def test_the_pools_have_the_bytes_of_the_formula(config: ModelConfig) -> None:
@@ -377,8 +391,6 @@ def test_chunks_that_do_not_fit_are_refused(
 
 def test_a_checkpoint_of_another_shape(tmp_path: Path) -> None:
     """Window 128 and heads of 512: pages of 128 tokens, the released byte rows."""
-    from deodar.checkpoint.tiny import make_tiny
-
     make_tiny(tmp_path, gpu_heads=True)
     runner = Runner(Checkpoint.open(tmp_path), context=400)
     ids = some_ids(10, 390)

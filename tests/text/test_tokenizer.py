@@ -3,6 +3,7 @@
 import copy
 import json
 import threading
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -165,3 +166,23 @@ def test_a_long_text_lets_other_threads_run(small_tokenizer):
 def test_the_lower_bound_of_a_prompt_is_one(small_tokenizer, text):
     prompt = Prompt((Piece(SPECIAL_TOKENS[0], special=True), Piece(text)), Start("answer"))
     assert small_tokenizer.fewest_tokens(prompt) <= len(small_tokenizer.encode_prompt(prompt))
+
+
+def test_encoding_a_long_text_lets_other_threads_run(small_tokenizer):
+    gaps, done = [], threading.Event()
+
+    def tick():
+        last = time.perf_counter()
+        while not done.wait(0.001):
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    other = threading.Thread(target=tick)
+    other.start()
+    begin = time.perf_counter()
+    small_tokenizer.encode_text("some words " * 60_000)
+    took = time.perf_counter() - begin
+    done.set()
+    other.join()
+    assert max(gaps) < took / 2

@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     for name, value in (("--prompt-tokens", args.prompt_tokens), ("--steps", args.steps)):
         if value < 1:
             raise ConfigError(f"{name} is {value}, it must be at least 1")
+    if args.out is not None and not args.out.absolute().parent.is_dir():
+        raise ConfigError(f"--out is {args.out}, its folder does not exist")
     if args.what == "plan":
         return _plan(args)
     folder = resolve_model(chosen_model(args))
@@ -60,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
         f"{result.floor_same_ms:.3f} ms at {result.bandwidth_same:.1f} GB/s (an array of that size)"
     )
     if args.out is not None:
-        args.out.write_text(json.dumps(result.as_dict(), indent=1) + "\n", encoding="utf-8")
+        try:
+            args.out.write_text(json.dumps(result.as_dict(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot write {args.out}: {error.strerror or error}") from None
     return 0
 
 

@@ -13,15 +13,17 @@ HELP = "write the deterministic tiny checkpoint"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", metavar="OUT", type=Path, help="folder to write (made if absent)")
+    parser.add_argument("out", metavar="OUT", help="folder to write (made if absent)")
     parser.add_argument(
         "--gpu-heads", action="store_true", help="real head sizes (512, rope 64, index 32 x 128)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    if not args.out:  # an unset variable must not fill the current folder
+        raise CheckpointError("OUT is empty, it must name a folder")
     try:
-        make_tiny(args.out, gpu_heads=args.gpu_heads)
+        make_tiny(Path(args.out), gpu_heads=args.gpu_heads)
     except OSError as error:
         raise CheckpointError(f"cannot write {args.out}: {error.strerror or error}") from None
     checkpoint = Checkpoint.open(args.out)

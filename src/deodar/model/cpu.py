@@ -454,6 +454,7 @@ def _work(config: ModelConfig, sizes: Sizes, book: Longs, rows: int, context: in
         low=floats(rows, config.q_lora_rank),
         query=floats(rows * int(book[:, at.QUERY_WIDTH].max())),
         new_keys=np.zeros((rows, config.head_dim + config.head_dim // TILE), np.uint8),
+        new_values=floats(rows * config.head_dim),
         head_rows=floats(config.o_groups, rows, per_group),
         grouped=floats(rows, config.o_groups * config.o_lora_rank),
         chosen=np.zeros((rows, config.index_topk), np.int32),
@@ -479,7 +480,7 @@ def _scratch(
         return np.zeros(shape, np.float32)
 
     return Scratch(
-        scores=floats(context),
+        scores=floats(at.GROUP, context),
         order=np.zeros(keys, np.uint32),
         ids=np.zeros(keys, np.int32),
         tile=floats(config.index_head_dim * page_keys),

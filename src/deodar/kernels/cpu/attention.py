@@ -19,7 +19,7 @@ from deodar.kernels.cpu.elementary import (
     rotate_back,
 )
 from deodar.kernels.cpu.jit import part
-from deodar.kernels.cpu.layout import ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED
+from deodar.kernels.cpu.layout import GROUP, ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED
 from deodar.kernels.cpu.matmul import matmul_plain
 from deodar.kernels.cpu.quant import decode_entry, decode_index_keys, decode_window_key
 from deodar.kernels.cpu.select import select_top
@@ -32,24 +32,44 @@ _HIGHEST = F32(float("inf"))
 
 
 @part
-def choose(m, book, slot, query, weight, visible, allowed, chosen):
+def choose_rows(m, book, lo, hi):
+    """m.chosen and m.chosen_count of rows lo..hi at an index source (3.8)."""
+    keep_apart()
+    while lo < hi:
+        stop = lo + 1
+        while stop < min(hi, lo + GROUP) and m.row_chunks[stop] == m.row_chunks[lo]:
+            stop += 1
+        score_rows(m, book, lo, stop)
+        for r in range(lo, stop):
+            visible = (m.positions[r] + 1) // book[at.RATIO]
+            scores = m.scores[r - lo, :visible]
+            m.chosen_count[r] = choose(m, book[at.ROLE], scores, m.candidates[r], m.chosen[r])
+        lo = stop
+
+
+@part
+def takes_all(m, role, visible):
+    """True where a row's choice is all of its `visible` entries, whatever their scores."""
+    blocks = (visible + m.candidate_block - 1) // m.candidate_block
+    return visible <= m.index_topk and (role == ROLE_FREE or blocks <= m.candidate_blocks)
+
+
+@part
+def choose(m, role, scores, allowed, chosen):
     """Write the ids of a row's best entries to `chosen`, ascending; return their number.
 
-    book: of the layer; query [index_heads, index_dim]; weight [index_heads]; allowed uint8
-    [blocks]: written where the layer's role is PUBLISH, read where it is RESTRICTED.
+    allowed uint8 [blocks]: written where the role is PUBLISH, read where it is RESTRICTED.
     """
     keep_apart()
-    block, role = m.candidate_block, book[at.ROLE]
+    block, visible = m.candidate_block, scores.size
     blocks = (visible + block - 1) // block
     all_blocks = role == ROLE_FREE or blocks <= m.candidate_blocks
     if all_blocks:
         allowed[:blocks] = 1
-        if visible <= m.index_topk:
-            for i in range(visible):
-                chosen[i] = i
-            return visible
-    scores = m.scores[:visible]
-    score_entries(m, book, slot, query, weight, scores)
+    if takes_all(m, role, visible):
+        for i in range(visible):
+            chosen[i] = i
+        return visible
     if role == ROLE_PUBLISH and not all_blocks:
         publish_blocks(m, scores, blocks, allowed)
     if role == ROLE_RESTRICTED and not all_blocks:
@@ -60,27 +80,49 @@ def choose(m, book, slot, query, weight, visible, allowed, chosen):
 
 
 @part
-def score_entries(m, book, slot, query, weight, scores):
-    """scores[j] = sum over heads, in order, of relu(query_h . key_j) * weight_h * index_scale."""
+def score_rows(m, book, lo, hi):
+    """m.scores of neighbouring rows lo..hi of one sequence, at most GROUP of them.
+
+    The keys of a page are unpacked once for all the rows.
+    """
     keep_apart()
-    heads, keys = m.index_heads, book[at.PAGE_ENTRIES]
+    keys, visible = book[at.PAGE_ENTRIES], (m.positions[hi - 1] + 1) // book[at.RATIO]
+    if takes_all(m, book[at.ROLE], visible):
+        return
     first = book[at.ENTRIES_AT] * m.index_key_bytes
     size = keys * m.index_key_bytes
     stride = (keys + LANES - 1) // LANES * LANES
-    for start in range(0, scores.size, keys):
-        stored = m.index_keys[m.tables[slot, start // keys], first : first + size]
-        part = scores[start : start + keys]
-        decode_index_keys(stored, m.index_dim, keys, part.size, m.tile, stride)
-        width = (part.size + LANES - 1) // LANES * LANES
-        dots = m.dots[: heads * width].reshape(heads, width)
-        matmul_plain(query, m.tile, stride, dots)
-        part[:] = _ZERO
-        for h in range(heads):
-            factor = weight[h] * m.index_scale
-            row = dots[h]
-            for j in range(part.size):
-                dot = row[j]
-                part[j] += (_ZERO if dot < _ZERO else dot) * factor  # NaN stays NaN
+    for start in range(0, visible, keys):
+        stored = m.index_keys[m.tables[m.slots[lo], start // keys], first : first + size]
+        decode_index_keys(stored, m.index_dim, keys, min(keys, visible - start), m.tile, stride)
+        for r in range(lo, hi):
+            stop = min(start + keys, (m.positions[r] + 1) // book[at.RATIO])
+            if stop > start:
+                score_page(m, book, r, stride, m.scores[r - lo, start:stop])
+
+
+@part
+def score_page(m, book, r, stride, scores):
+    """scores[j] = sum over heads, in order, of relu(query_h . key_j) * weight_h * index_scale.
+
+    Key j of the page is column j of m.tile.
+    """
+    keep_apart()
+    heads = m.index_heads
+    begin = r * book[at.QUERY_WIDTH] + m.heads * m.head_dim
+    query = m.query[begin : begin + heads * m.index_dim].reshape(heads, m.index_dim)
+    begin = r * book[at.IN_WIDTH] + book[at.AT_INDEX_WEIGHT]
+    weight = m.fused[begin : begin + heads]
+    width = (scores.size + LANES - 1) // LANES * LANES
+    dots = m.dots[: heads * width].reshape(heads, width)
+    matmul_plain(query, m.tile, stride, dots)
+    scores[:] = _ZERO
+    for h in range(heads):
+        factor = weight[h] * m.index_scale
+        row = dots[h]
+        for j in range(scores.size):
+            dot = row[j]
+            scores[j] += (_ZERO if dot < _ZERO else dot) * factor  # NaN stays NaN
 
 
 @part
@@ -105,21 +147,21 @@ def publish_blocks(m, scores, blocks, allowed):
 def gather_keys(m, layer, book, r, chosen):
     """Read a row's keys to m.values, in order; return their number.
 
-    Window keys of rows of this step come from m.new_keys, older ones from the slot's ring. chosen:
-    ids of entries, ascending. Missing keys up to a multiple of 16 are zeros.
+    Window keys of rows of this step come from m.new_values, older ones from the slot's ring.
+    chosen: ids of entries, ascending. Missing keys up to a multiple of 16 are zeros.
     """
     keep_apart()
-    dim, slot, position = m.head_dim, m.slots[r], m.positions[r]
-    values = m.values
+    dim, slot, position, size = m.head_dim, m.slots[r], m.positions[r], m.ring
+    values, ring = m.values, m.rings[slot, layer]
     first = max(position + 1 - m.window, m.keys_from[slot, layer])
-    own = max(first, m.in_starts[layer, m.row_chunks[r]])
-    place = first % m.ring
-    for i in range(own - first):
-        decode_window_key(m.rings[slot, layer, place], dim, values, i * dim)
-        place = place + 1 if place + 1 < m.ring else 0
-    for i in range(own - first, position + 1 - first):
-        decode_window_key(m.new_keys[r - position + first + i], dim, values, i * dim)
+    older = max(0, m.in_starts[layer, m.row_chunks[r]] - first)
     count = position + 1 - first
+    place = first % size
+    for i in range(older):
+        decode_window_key(ring[place], dim, values, i * dim)
+        place = place + 1 if place + 1 < size else 0
+    own = m.new_values[(r + 1 - count + older) * dim : (r + 1) * dim]
+    copy(own, values[older * dim : count * dim])
     gather_entries(m, book, slot, chosen, count * dim)
     count += chosen.size
     padded = (count + LANES - 1) // LANES * LANES
@@ -131,14 +173,14 @@ def gather_keys(m, layer, book, r, chosen):
 def gather_entries(m, book, slot, chosen, to):
     """m.values[to :] = entries `chosen` (ascending) of the layer's source, by the page table."""
     keep_apart()
-    keys = book[at.PAGE_ENTRIES]
+    keys, first, dim = book[at.PAGE_ENTRIES], book[at.ENTRIES_AT], m.head_dim
+    values, entries, table = m.values, m.entries, m.tables[slot]
     number, start = 0, 0
     for i in range(chosen.size):
         while chosen[i] >= start + keys:
             number, start = number + 1, start + keys
-        row = book[at.ENTRIES_AT] + chosen[i] - start
-        stored = m.entries[m.tables[slot, number], row]
-        decode_entry(stored, m.head_dim, m.values, to + i * m.head_dim)
+        stored = entries[table[number], first + chosen[i] - start]
+        decode_entry(stored, dim, values, to + i * dim)
 
 
 @part

@@ -121,7 +121,7 @@ def exp(x):
 
 @part
 def copy(source, target):
-    """target[:] = source, float32 vectors; numba's own assignment compiles ten times slower."""
+    """target[:] = source, same dtypes; numba's own assignment compiles ten times slower."""
     for i in range(source.size):
         target[i] = source[i]
 

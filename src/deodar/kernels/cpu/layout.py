@@ -47,6 +47,7 @@ BOOK_COLUMNS = 38
 # Roles of an index source in the two-level choice (3.8).
 ROLE_FREE, ROLE_PUBLISH, ROLE_RESTRICTED = range(3)
 
+GROUP = 8  # neighbouring rows that score a page of index keys together
 MIX_WIDTH = 32  # the 24 mixes, padded
 
 
@@ -154,6 +155,7 @@ class Work(NamedTuple):
     low: Floats  # [R, q_lora]
     query: Floats  # flat, [R, QUERY_WIDTH]
     new_keys: Bytes  # [R, 528], stored window keys of the layer
+    new_values: Floats  # flat, [R, head_dim], what new_keys decode to
     head_rows: Floats  # [groups, R, heads per group * head_dim]
     grouped: Floats  # [R, groups * o_lora]
     chosen: Ints  # [R, index_topk]
@@ -169,8 +171,8 @@ class Work(NamedTuple):
 class Scratch(NamedTuple):
     """Room for one thread: for one row's attention, and for one expert's rows."""
 
-    scores: Floats  # [most entries]
-    order: NDArray[np.uint32]  # [same], sort keys of scores
+    scores: Floats  # [GROUP, most entries]
+    order: NDArray[np.uint32]  # [most entries], sort keys of scores
     ids: Ints  # [same]
     tile: Floats  # flat, [index_dim, keys of a page]
     dots: Floats  # flat, [index_heads, keys of a page]

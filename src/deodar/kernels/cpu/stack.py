@@ -11,7 +11,7 @@ to compile.
 from __future__ import annotations
 
 from deodar.kernels.cpu import layout as at
-from deodar.kernels.cpu.attention import attend, choose
+from deodar.kernels.cpu.attention import attend, choose_rows
 from deodar.kernels.cpu.elementary import (
     F32,
     copy,
@@ -27,7 +27,12 @@ from deodar.kernels.cpu.hyper import COPIES, MIXES, collapse, finish_mixes, writ
 from deodar.kernels.cpu.jit import entry, part
 from deodar.kernels.cpu.matmul import FIRST, matmul
 from deodar.kernels.cpu.moe import gated, route, run_expert
-from deodar.kernels.cpu.quant import encode_entry, encode_index_key, encode_window_key
+from deodar.kernels.cpu.quant import (
+    decode_window_key,
+    encode_entry,
+    encode_index_key,
+    encode_window_key,
+)
 
 
 @entry
@@ -133,6 +138,7 @@ def prepare(m, layer, first, lo, hi):
         rms_norm(row[at_key : at_key + m.head_dim], key_norm, m.eps, key)
         rotate(key, cos[position], sin[position])
         encode_window_key(key, m.new_keys[r])
+        decode_window_key(m.new_keys[r], m.head_dim, m.new_values, r * m.head_dim)
     make_queries(m, book, cos, sin, lo, hi)
 
 
@@ -213,27 +219,6 @@ def store_entry(m, book, slot, entry, latent):
     encode_entry(latent, m.entries[page, book[at.ENTRIES_AT] + column])
 
 
-@part
-def choose_row(m, book, r):
-    """Set row r's chosen entries at an index source (3.8)."""
-    keep_apart()
-    visible = (m.positions[r] + 1) // book[at.RATIO]
-    width = book[at.QUERY_WIDTH]
-    begin = r * width + m.heads * m.head_dim
-    query = m.query[begin : begin + m.index_heads * m.index_dim]
-    begin = r * book[at.IN_WIDTH] + book[at.AT_INDEX_WEIGHT]
-    m.chosen_count[r] = choose(
-        m,
-        book,
-        m.slots[r],
-        query.reshape(m.index_heads, m.index_dim),
-        m.fused[begin : begin + m.index_heads],
-        visible,
-        m.candidates[r],
-        m.chosen[r],
-    )
-
-
 @entry
 def attend_rows(m, layer, use_memory, lo, hi):
     """m.head_rows of rows lo..hi: their choice where due, then attention (3.6, 3.8)."""
@@ -241,12 +226,12 @@ def attend_rows(m, layer, use_memory, lo, hi):
     width, wide = book[at.QUERY_WIDTH], m.heads * m.head_dim
     cos, sin = m.cos[book[at.ROPE]], m.sin[book[at.ROPE]]
     sink = m.wide[book[at.F_SINK] : book[at.F_SINK] + m.heads]
+    if book[at.OWNS_INDEX] != 0:
+        choose_rows(m, book, lo, hi)
     for r in range(lo, hi):
         position = m.positions[r]
         count = 0
         if book[at.RATIO] > 0:
-            if book[at.OWNS_INDEX] != 0:
-                choose_row(m, book, r)
             count = m.chosen_count[r] if use_memory else 0
         query = m.query[r * width : r * width + wide]
         chosen = m.chosen[r, :count]
@@ -263,9 +248,7 @@ def keep_keys(m, layer, lo, hi):
     for r in range(lo, hi):
         position = m.positions[r]
         if position + m.ring >= m.stops[m.row_chunks[r]]:
-            source, target = m.new_keys[r], m.rings[m.slots[r], layer, position % m.ring]
-            for i in range(source.size):
-                target[i] = source[i]
+            copy(m.new_keys[r], m.rings[m.slots[r], layer, position % m.ring])
 
 
 @entry
