@@ -35,6 +35,7 @@ from deodar.types import (
     TokenEvent,
 )
 
+MAX_BROKEN_STEPS = 3  # that a request survives
 MAX_WAITS = 64  # waiting requests that are asked in vain in one step
 
 
@@ -406,7 +407,7 @@ class Scheduler:
             if error is not None:
                 self._events.append(self._end_early(sequence, "error", error))
             elif chunk.request_id in output.void:
-                self._restart(sequence)
+                self._start_again(sequence)
             else:
                 self._take(sequence, sequence.lease, chunk, sampled)
         return self.take_events()
@@ -416,6 +417,15 @@ class Scheduler:
         flight = self._flights[0]
         assert flight.step_no == plan.step_no
         return tuple(sequence.epoch == epoch for sequence, epoch in flight.owners)
+
+    def _start_again(self, sequence: Sequence) -> None:
+        """After a step that broke off; a request that was in too many of them ends."""
+        sequence.broken_steps += 1
+        if sequence.broken_steps > MAX_BROKEN_STEPS:
+            text = f"the engine failed in {sequence.broken_steps} steps of this request"
+            self._events.append(self._end_early(sequence, "error", text))
+        else:
+            self._restart(sequence)
 
     def take_events(self) -> tuple[TokenEvent, ...]:
         """Events since the last call, for example of requests that missed their deadline."""

@@ -33,6 +33,7 @@ class Sequence:
     prompt_chunks: int = 0
     epoch: int = 0
     preemptions: int = 0
+    broken_steps: int = 0
     cached_tokens: int | None = None
     replayed_tokens: int = 0
     recomputed_tokens: int = 0
