@@ -41,7 +41,7 @@ from deodar.model.cpu_weights import build_weights
 from deodar.types import Chunk, StepPlan
 
 SPLIT_ROWS = 32  # steps with at least so many rows use all threads
-APART_ROWS = 4  # so do steps with at least so many rows whose chunks can be dealt out evenly
+APART_ROWS = 8  # so do steps with at least so many, if their chunks can be dealt out evenly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
