@@ -330,6 +330,36 @@ def test_trimmed_chunks_side_by_side_and_in_threads(tiny: Checkpoint, runner: Ru
     assert model.layer_rows == sum(w.layer_rows for w in ways)
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_with_chunks_of_their_own(tiny: Checkpoint, runner: Runner, threads: int) -> None:
+    """Decode steps and short prompts of many sequences: the bits of each one alone."""
+    model = CpuModel(tiny, slots=12, context=128, max_rows=256, threads=threads, poison=True)
+    texts = [some_ids(50 + slot, 30 + slot) for slot in range(12)]
+    got: list[list[np.ndarray]] = [[] for _ in texts]
+    for start, count in ((0, 20), *((20 + i, 1) for i in range(10))):
+        chunks = tuple(
+            Chunk(
+                request_id="",
+                slot=slot,
+                kind="prefill",
+                start=start,
+                token_ids=tuple(ids[start : start + count]),
+                sampling=None if slot == 3 and start == 25 else GREEDY,
+            )
+            for slot, ids in enumerate(texts)
+        )
+        assert model._parts(model._lay_out(chunks), 12 * count) is not None
+        rows = iter(model.run(StepPlan(step_no=0, chunks=chunks)))
+        for slot, chunk in enumerate(chunks):
+            if chunk.sampling is not None:
+                got[slot].append(next(rows))
+    for slot, ids in enumerate(texts):
+        expected = runner.whole(ids[:30], 20)
+        if slot == 3:
+            expected = np.delete(expected, 6, axis=0)
+        np.testing.assert_array_equal(np.array(got[slot]), expected)
+
+
 def test_bounded_windows_are_cut_and_deterministic(tiny: Checkpoint) -> None:
     """The bounded rules replay one window: no void is read, and the answer is another one."""
     runner = Runner(tiny, cut_windows=True)

@@ -8,7 +8,7 @@ from deodar.engine.options import EngineOptions
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """--decoder-trim, --replay and --sequences; --context is each command's own."""
+    """All but --context, which is each command's own."""
     parser.add_argument(
         "--decoder-trim",
         choices=("exact", "bounded", "off"),
@@ -29,6 +29,10 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"requests that run at once ({EngineOptions().sequences})",
     )
+    parser.add_argument(
+        "--plan-ahead", action="store_true", help="plan a step while the one before it runs"
+    )
+    parser.add_argument("--plan-log", metavar="FILE", help="write every step's plan to a file")
 
 
 def engine_options(args: argparse.Namespace) -> EngineOptions:
@@ -39,4 +43,6 @@ def engine_options(args: argparse.Namespace) -> EngineOptions:
         step_tokens=max(EngineOptions().step_tokens, 2 * args.sequences),
         decoder_trim=args.decoder_trim,
         replay=args.replay,
+        ahead=args.plan_ahead,
+        plan_log=args.plan_log,
     )

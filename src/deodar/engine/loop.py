@@ -29,6 +29,7 @@ from deodar.engine.hooks import Fault, Hooks, Injection
 from deodar.engine.options import EngineOptions, EngineSettings, resolve
 from deodar.errors import RequestError
 from deodar.model.cpu import CpuModel
+from deodar.scheduler.plan_log import PlanLog
 from deodar.scheduler.scheduler import Limits, Scheduler
 from deodar.types import (
     OPEN_TOKEN,
@@ -79,7 +80,8 @@ class Engine:
     """A model with its scheduler; one thread at a time may use it.
 
     hooks: faults and scripts of the test hooks, None in every engine that serves. ahead: plan one
-    step ahead, see `step`. matcher_for: the grammar matcher of a request, if it has one.
+    step ahead, see `step`. matcher_for: the grammar matcher of a request, if it has one. plan_log:
+    keeps every plan that is run, with its tokens filled in.
     """
 
     def __init__(
@@ -90,7 +92,9 @@ class Engine:
         *,
         ahead: bool = False,
         matcher_for: Callable[[GenerateRequest], Matcher | None] | None = None,
+        plan_log: PlanLog | None = None,
     ) -> None:
+        self._plan_log = plan_log
         self.runner = runner
         self._hooks = hooks
         self._matcher_for = matcher_for
@@ -135,7 +139,8 @@ class Engine:
         )
         scheduler = Scheduler(make_cache(config, settings), limits)
         hooks = Hooks(config.vocab_size, config.eos_token_id) if test_hooks else None
-        return cls(model, scheduler, hooks, ahead=settings.ahead)
+        log = None if settings.plan_log is None else PlanLog(Path(settings.plan_log))
+        return cls(model, scheduler, hooks, ahead=settings.ahead, plan_log=log)
 
     @property
     def info(self) -> EngineInfo:
@@ -240,6 +245,8 @@ class Engine:
     def _rows(self, plan: StepPlan) -> NDArray[np.float32] | Exception:
         """Run the model; may happen in another thread."""
         try:
+            if self._plan_log is not None:
+                self._plan_log.write(plan)
             if self._hooks is not None:
                 self._hooks.on_run(plan)
             return self.runner.run(plan)

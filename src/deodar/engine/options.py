@@ -26,7 +26,7 @@ class EngineOptions:
     context: tokens of prompt and answer together. sequences: how many run at once. step_tokens:
     rows of one step. pool_tokens: tokens that all pages hold. snapshot_bytes, host_bytes: budgets
     of the snapshots. stride_tokens: distance of encoder snapshots within a prompt. ahead: plan one
-    step ahead.
+    step ahead. plan_log: a file to which every plan is written.
     """
 
     context: int | None = None
@@ -39,6 +39,7 @@ class EngineOptions:
     decoder_trim: Trim = "exact"
     replay: Replay = "exact"
     ahead: bool = False
+    plan_log: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class EngineSettings:
     stride_tokens: int
     rules: Rules
     ahead: bool
+    plan_log: str | None
     memory: MemoryPlan
 
 
@@ -81,6 +83,7 @@ def resolve(config: ModelConfig, options: EngineOptions) -> EngineSettings:
         stride_tokens=options.stride_tokens,
         rules=Rules(trim=options.decoder_trim, replay=options.replay),
         ahead=options.ahead,
+        plan_log=options.plan_log,
         memory=plan_memory(
             geometry,
             sequences=options.sequences,

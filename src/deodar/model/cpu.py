@@ -41,6 +41,7 @@ from deodar.model.cpu_weights import build_weights
 from deodar.types import Chunk, StepPlan
 
 SPLIT_ROWS = 32  # steps with at least so many rows use all threads
+APART_ROWS = 4  # so do steps with at least so many rows whose chunks can be dealt out evenly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +53,9 @@ class _EngramTable:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The rows of one chunk: row `row` of the step holds position `start` of sequence `slot`."""
+    """The rows of chunk `number`, from row `row` of the step on."""
 
+    number: int
     row: int
     chunk: Chunk
 
@@ -131,7 +133,8 @@ class CpuModel:
         """Carry out a plan: its orders, its chunks, their saves.
 
         Returns float32 [n, vocab]: logits of the last rows of the n chunks that sample. Raises
-        ValueError for a chunk that does not fit the model, before anything is run.
+        ValueError for a chunk that does not fit the model, before a row is run but after the
+        orders.
         """
         memory = self.memory
         for snapshot_id in plan.unloads:
@@ -227,15 +230,20 @@ class CpuModel:
         """Logits [len(wanted), vocab] of those rows of the step."""
         pieces = self._lay_out(chunks)
         rows = sum(len(chunk.token_ids) for chunk in chunks)
-        self._fetch_engram(rows)
-        if rows:
-            ranges = self._ranges(pieces)
-            if self._pool is not None and rows >= SPLIT_ROWS:
-                self._run_split(ranges, rows, use_memory)
-            else:
-                self._run_thread(0, ranges, ranges, rows, use_memory, None)
         logits = np.empty((len(wanted), padded(self.config.vocab_size)), np.float32)
-        stack.finish(self._machines[0], np.array(wanted, np.int64), logits)
+        if rows:
+            self._fetch_engram(rows)
+            rows_wanted = np.array(wanted, np.int64)
+            parts = self._parts(pieces, rows)
+            if parts is not None:
+                self._run_apart(parts, rows_wanted, logits, use_memory)
+            else:
+                ranges = self._ranges(pieces)
+                if self._pool is not None and rows >= SPLIT_ROWS:
+                    self._run_split(ranges, rows, use_memory)
+                else:
+                    self._run_thread(0, ranges, ranges, (0, rows), use_memory, None)
+                stack.finish(self._machines[0], rows_wanted, 0, logits)
         return logits[:, : self.config.vocab_size]
 
     def _lay_out(self, chunks: Sequence[Chunk]) -> list[_Piece]:
@@ -251,7 +259,7 @@ class CpuModel:
         for number, chunk in enumerate(chunks):
             pages = chunk.pages or self._homes[chunk.slot]
             self._check(chunk, pages, len(tokens))
-            pieces.append(_Piece(len(tokens), chunk))
+            pieces.append(_Piece(number, len(tokens), chunk))
             tokens += chunk.token_ids
             slots += [chunk.slot] * (len(tokens) - len(slots))
             numbers += [number] * (len(tokens) - len(numbers))
@@ -284,15 +292,15 @@ class CpuModel:
         """The row ranges of every layer, neighbours joined; counts the layer-rows."""
         count = self.config.num_hidden_layers
         if all(piece.chunk.layer_starts is None for piece in pieces):
-            rows = pieces[-1].rows(pieces[-1].chunk.stop)
-            self.layer_rows += count * rows
-            return [[(0, 0, rows)]] * count
+            lo, hi = pieces[0].row, pieces[-1].rows(pieces[-1].chunk.stop)
+            self.layer_rows += count * (hi - lo)
+            return [[(lo, lo, hi)]] * count
         layers: list[list[Range]] = []
         for layer in range(count):
             ranges: list[Range] = []
-            for number, piece in enumerate(pieces):
+            for piece in pieces:
                 starts, hi = piece.chunk.layer_starts, piece.rows(piece.chunk.stop)
-                first = piece.rows(int(self._batch.in_starts[layer, number]))
+                first = piece.rows(int(self._batch.in_starts[layer, piece.number]))
                 lo = first if starts is None else piece.rows(starts[layer])
                 self.layer_rows += hi - lo
                 if ranges and first == lo == ranges[-1][2]:
@@ -311,6 +319,40 @@ class CpuModel:
                 formats.E4M3,
             )  # fmt: skip
 
+    def _parts(self, pieces: Sequence[_Piece], rows: int) -> list[list[_Piece]] | None:
+        """Chunks of a step for each thread, where they can be dealt out evenly and that helps."""
+        count = len(self._machines)
+        if count == 1 or rows < APART_ROWS:
+            return None
+        parts: list[list[_Piece]] = [[] for _ in range(count)]
+        for piece in pieces:
+            middle = 2 * piece.row + len(piece.chunk.token_ids)
+            parts[middle * count // (2 * rows)].append(piece)
+        most = max(sum(len(p.chunk.token_ids) for p in part) for part in parts)
+        return parts if all(parts) and 4 * most * count <= 5 * rows else None
+
+    def _run_apart(
+        self, parts: list[list[_Piece]], wanted: Longs, logits: Floats, use_memory: bool
+    ) -> None:
+        """Threads with chunks of their own need not meet: rows of two chunks share nothing."""
+        assert self._pool is not None
+
+        def run(thread: int) -> None:
+            part = parts[thread]
+            lo, hi = part[0].row, part[-1].rows(part[-1].chunk.stop)
+            self._run_thread(thread, ranges[thread], ranges[thread], (lo, hi), use_memory, None)
+            begin, end = np.searchsorted(wanted, (lo, hi))
+            stack.finish(self._machines[thread], wanted[begin:end], lo, logits[begin:end])
+
+        ranges = [self._ranges(part) for part in parts]
+        jobs = [self._pool.submit(run, i) for i in range(1, len(parts))]
+        try:
+            run(0)
+        finally:  # interrupted: no thread may still write when the next step begins
+            wait(jobs)
+        for job in jobs:
+            job.result()
+
     def _run_split(self, ranges: list[list[Range]], rows: int, use_memory: bool) -> None:
         """Shares of every layer's rows, one thread each; they meet between the parts of a layer."""
         assert self._pool is not None
@@ -318,11 +360,13 @@ class CpuModel:
         barrier = threading.Barrier(count)
         shares = [[list(_share(r, i, count)) for r in ranges] for i in range(count)]
         jobs = [
-            self._pool.submit(self._run_thread, i, shares[i], ranges, rows, use_memory, barrier)
+            self._pool.submit(
+                self._run_thread, i, shares[i], ranges, (0, rows), use_memory, barrier
+            )
             for i in range(1, count)
         ]
         try:
-            self._run_thread(0, shares[0], ranges, rows, use_memory, barrier)
+            self._run_thread(0, shares[0], ranges, (0, rows), use_memory, barrier)
         finally:  # interrupted: no thread may still write when the next step begins
             wait(jobs)
         for job in jobs:
@@ -333,23 +377,25 @@ class CpuModel:
         thread: int,
         share: list[list[Range]],
         ranges: list[list[Range]],
-        rows: int,
+        rows: tuple[int, int],
         use_memory: bool,
         barrier: threading.Barrier | None,
     ) -> None:
-        """Run the rows `share` of all layers; thread 0 makes the entries of all rows `ranges`."""
+        """Run the rows `share` of all layers; among threads that meet, the first one also embeds
+        the rows first .. last + 1 of all of them, `rows`, and makes the entries of `ranges`."""
         machine = self._machines[thread]
         meet = barrier.wait if barrier is not None else _go_on
         try:
-            if thread == 0:
-                stack.embed_rows(machine, 0, rows)
+            leads = thread == 0 or barrier is None
+            if leads:
+                stack.embed_rows(machine, *rows)
             meet()
             for layer, mine in enumerate(share):
                 for first, lo, hi in mine:
                     stack.prepare(machine, layer, first, lo, hi)
                 meet()
                 if self._book[layer, at.OWNS_MEMORY]:
-                    if thread == 0:
+                    if leads:
                         for first, _, hi in ranges[layer]:
                             stack.remember(machine, layer, first, hi)
                     meet()
@@ -361,7 +407,7 @@ class CpuModel:
                     stack.experts(machine, layer, lo, hi)
                     if self._poison:
                         self._work.stream[first:lo] = np.nan
-                meet()  # the next layer lays its rows out with other widths
+                meet()  # the next layer makes other window keys
         except BaseException:
             if barrier is not None:
                 barrier.abort()
@@ -449,10 +495,10 @@ def _work(config: ModelConfig, sizes: Sizes, book: Longs, rows: int, context: in
         x=floats(rows, hidden),
         y=floats(rows, hidden),
         mixes=floats(rows, at.MIX_WIDTH),
-        fused=floats(rows * int(book[:, at.IN_WIDTH].max())),
-        ffn=floats(rows * int(book[:, at.FFN_WIDTH].max())),
+        fused=floats(rows, int(book[:, at.IN_WIDTH].max())),
+        ffn=floats(rows, int(book[:, at.FFN_WIDTH].max())),
         low=floats(rows, config.q_lora_rank),
-        query=floats(rows * int(book[:, at.QUERY_WIDTH].max())),
+        query=floats(rows, int(book[:, at.QUERY_WIDTH].max())),
         new_keys=np.zeros((rows, config.head_dim + config.head_dim // TILE), np.uint8),
         new_values=floats(rows * config.head_dim),
         head_rows=floats(config.o_groups, rows, per_group),

@@ -109,10 +109,10 @@ def score_page(m, book, r, stride, scores):
     """
     keep_apart()
     heads = m.index_heads
-    begin = r * book[at.QUERY_WIDTH] + m.heads * m.head_dim
-    query = m.query[begin : begin + heads * m.index_dim].reshape(heads, m.index_dim)
-    begin = r * book[at.IN_WIDTH] + book[at.AT_INDEX_WEIGHT]
-    weight = m.fused[begin : begin + heads]
+    begin = m.heads * m.head_dim
+    query = m.query[r, begin : begin + heads * m.index_dim].reshape(heads, m.index_dim)
+    begin = book[at.AT_INDEX_WEIGHT]
+    weight = m.fused[r, begin : begin + heads]
     width = (scores.size + LANES - 1) // LANES * LANES
     dots = m.dots[: heads * width].reshape(heads, width)
     matmul_plain(query, m.tile, stride, dots)

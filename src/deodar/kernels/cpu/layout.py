@@ -150,10 +150,10 @@ class Work(NamedTuple):
     x: Floats  # [R, D], input of a sublayer
     y: Floats  # [R, D], its output
     mixes: Floats  # [R, 32]
-    fused: Floats  # flat, [R, IN_WIDTH]
-    ffn: Floats  # flat, [R, FFN_WIDTH]
+    fused: Floats  # [R, widest IN_WIDTH]
+    ffn: Floats  # [R, widest FFN_WIDTH]
     low: Floats  # [R, q_lora]
-    query: Floats  # flat, [R, QUERY_WIDTH]
+    query: Floats  # [R, widest QUERY_WIDTH]
     new_keys: Bytes  # [R, 528], stored window keys of the layer
     new_values: Floats  # flat, [R, head_dim], what new_keys decode to
     head_rows: Floats  # [groups, R, heads per group * head_dim]

@@ -123,7 +123,7 @@ def prepare(m, layer, first, lo, hi):
     read_stream(m, book[at.F_ATTN_NORM], first, hi)
     mix(m, book[at.F_HC_ATTN], lo, hi)
     width, low_width = book[at.IN_WIDTH], m.q_lora
-    fused = m.fused[first * width : hi * width].reshape(hi - first, width)
+    fused = m.fused[first:hi]
     start = book[at.W_IN]
     matmul(m.x[first:hi], m.narrow[start : start + m.hidden * width], fused, FIRST)
     q_norm = m.wide[book[at.F_Q_NORM] : book[at.F_Q_NORM] + low_width]
@@ -147,7 +147,7 @@ def make_queries(m, book, cos, sin, lo, hi):
     """Attention and index queries from the low-rank rows, rotated (3.5, 3.8)."""
     keep_apart()
     width, start = book[at.QUERY_WIDTH], book[at.W_QUERY]
-    query = m.query[lo * width : hi * width].reshape(hi - lo, width)
+    query = m.query[lo:hi]
     matmul(m.low[lo:hi], m.narrow[start : start + m.q_lora * width], query, FIRST)
     end = m.heads * m.head_dim
     for r in range(lo, hi):
@@ -165,12 +165,12 @@ def make_queries(m, book, cos, sin, lo, hi):
 def remember(m, layer, lo, hi):
     """Write the entries and index keys that rows lo..hi, in order, complete (3.8, compressor)."""
     book = m.book[layer]
-    dim, width, ratio = m.head_dim, book[at.IN_WIDTH], book[at.RATIO]
+    dim, ratio = m.head_dim, book[at.RATIO]
     norm = m.wide[book[at.F_LATENT_NORM] : book[at.F_LATENT_NORM] + dim]
     pooled, latent = m.latent[:dim], m.latent[dim : 2 * dim]
     for r in range(lo, hi):
         slot, position = m.slots[r], m.positions[r]
-        row = m.fused[r * width : (r + 1) * width]
+        row = m.fused[r]
         copy(row[book[at.AT_LATENT] : book[at.AT_LATENT] + dim], pooled)
         if ratio == 2:
             tokens, place = m.unpaired.shape[1], book[at.UNPAIRED]
@@ -223,7 +223,7 @@ def store_entry(m, book, slot, entry, latent):
 def attend_rows(m, layer, use_memory, lo, hi):
     """m.head_rows of rows lo..hi: their choice where due, then attention (3.6, 3.8)."""
     book = m.book[layer]
-    width, wide = book[at.QUERY_WIDTH], m.heads * m.head_dim
+    wide = m.heads * m.head_dim
     cos, sin = m.cos[book[at.ROPE]], m.sin[book[at.ROPE]]
     sink = m.wide[book[at.F_SINK] : book[at.F_SINK] + m.heads]
     if book[at.OWNS_INDEX] != 0:
@@ -233,7 +233,7 @@ def attend_rows(m, layer, use_memory, lo, hi):
         count = 0
         if book[at.RATIO] > 0:
             count = m.chosen_count[r] if use_memory else 0
-        query = m.query[r * width : r * width + wide]
+        query = m.query[r, :wide]
         chosen = m.chosen[r, :count]
         attend(m, layer, book, query, chosen, sink, cos[position], sin[position], r)
 
@@ -277,7 +277,7 @@ def experts(m, layer, lo, hi):
     book = m.book[layer]
     hidden, inner, chosen = m.hidden, m.inner, m.chosen_experts
     rows, width = hi - lo, book[at.FFN_WIDTH]
-    fused = m.ffn[lo * width : hi * width].reshape(rows, width)
+    fused = m.ffn[lo:hi]
     start = book[at.W_FFN]
     matmul(m.x[lo:hi], m.narrow[start : start + hidden * width], fused, FIRST)
     bias = m.wide[book[at.F_BIAS] : book[at.F_BIAS] + m.experts]
@@ -338,10 +338,13 @@ def run_chosen(m, book, expert, lo, hi):
 
 
 @entry
-def finish(m, wanted, logits):
-    """logits[i] = the head of row wanted[i]: last collapse, norm, product (3.2); [n, padded V]."""
+def finish(m, wanted, lo, logits):
+    """logits[i] = the head of row wanted[i]: last collapse, norm, product (3.2); [n, padded V].
+
+    lo: a row no later than the first of them; the rows from it on lend their room.
+    """
     for i in range(wanted.size):
         r = wanted[i]
-        collapse(m.stream[r], m.pre[r], m.y[i])
-        rms_norm(m.y[i], m.final_norm, m.eps, m.x[i])
-    matmul(m.x[: wanted.size], m.head_matrix, logits, FIRST)
+        collapse(m.stream[r], m.pre[r], m.y[lo + i])
+        rms_norm(m.y[lo + i], m.final_norm, m.eps, m.x[lo + i])
+    matmul(m.x[lo : lo + wanted.size], m.head_matrix, logits, FIRST)
