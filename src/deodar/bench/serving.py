@@ -45,6 +45,7 @@ class Served:
     first_s: float
     first_processor_s: float
     decode_s: float
+    decode_processor_s: float
     decode_tokens: int
 
 
@@ -80,7 +81,7 @@ class Bench:
         tokens: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[float, ...]] = {}
         cached = rows = made = 0
-        first = first_processor = together = 0.0
+        first = first_processor = together = together_processor = 0.0
         while self.engine.scheduler.has_work:
             for event in self.engine.step():
                 name = event.request_id
@@ -91,7 +92,8 @@ class Bench:
                 first, rows = time.perf_counter() - start, self.model.layer_rows
                 first_processor = time.process_time() - processor
             if len(tokens) == len(prompts) and not together:
-                together, made = time.perf_counter(), sum(map(len, tokens.values()))
+                together, together_processor = time.perf_counter(), time.process_time()
+                made = sum(map(len, tokens.values()))
         return Served(
             tokens=tokens,
             logprobs=logprobs,
@@ -100,6 +102,7 @@ class Bench:
             first_s=first,
             first_processor_s=first_processor,
             decode_s=time.perf_counter() - together,
+            decode_processor_s=time.process_time() - together_processor,
             decode_tokens=sum(map(len, tokens.values())) - made,
         )
 
@@ -117,12 +120,14 @@ def bench_streams(
     bench = Bench(folder, options)
     prompts = [bench.prompt(seed, prompt_tokens) for seed in range(sequences)]
     speeds: dict[int, list[float]] = {1: [], sequences: []}
+    costs: dict[int, list[float]] = {1: [], sequences: []}
     for turn in range(TURNS):
         answers = {}
         for count in speeds:
             bench.flush()
             served = bench.run(prompts[:count], steps)
             speeds[count].append(served.decode_tokens / served.decode_s)
+            costs[count].append(served.decode_processor_s / served.decode_tokens * 1e3)
             answers[count] = next(iter(served.tokens.values()))
         _must_be_equal(answers[1], answers[sequences], "alone and in company")
         report(f"turn {turn + 1} of {TURNS}")
@@ -136,6 +141,8 @@ def bench_streams(
         "sequences": sequences,
         "one_tokens_per_s": one,
         "many_tokens_per_s": many,
+        "one_processor_ms_per_token": statistics.median(costs[1]),
+        "many_processor_ms_per_token": statistics.median(costs[sequences]),
         "ratio": many / one,
         "ratios": [b / a for a, b in zip(*speeds.values(), strict=True)],
         "bytes_per_row": row_bytes,
