@@ -242,8 +242,8 @@ class EngineStats:
     """Gauges of an engine. The last three are filled in by the client that watches it.
 
     turns: rounds of the step loop, idle ones too. waiting_tokens: prompt tokens of the waiting
-    requests. used_tokens, total_tokens: KV memory in tokens. silent_s: seconds since the loop was
-    last seen to turn.
+    requests. used_tokens, total_tokens: KV memory in tokens. snapshots: saved states that are kept.
+    silent_s: seconds since the loop was last seen to turn.
     """
 
     turns: int = 0
@@ -253,6 +253,7 @@ class EngineStats:
     waiting_tokens: int = 0
     used_tokens: int = 0
     total_tokens: int = 0
+    snapshots: int = 0
     ready: bool = False
     restarts: int = 0
     silent_s: float = 0.0

@@ -95,7 +95,7 @@ def bench_decode(folder: Path, *, prompt_tokens: int, steps: int, report: Report
     memory, same = reading_speed(BIG_BYTES), reading_speed(active)
     return DecodeResult(
         model=folder.name,
-        machine=f"{_processor_name()}, numpy {np.__version__}, torch {torch.__version__}",
+        machine=f"{processor_name()}, numpy {np.__version__}, torch {torch.__version__}",
         prompt_tokens=prompt_tokens,
         steps=steps * TURNS,
         compiled=fast,
@@ -145,7 +145,7 @@ def _medians(samples: list[tuple[float, float]]) -> Timing:
     return Timing(statistics.median(walls) * 1e3, statistics.median(processors) * 1e3)
 
 
-def _processor_name() -> str:
+def processor_name() -> str:
     """The processor as Linux names it, else the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -66,6 +66,11 @@ class CacheManager:
         """Pages that leases may use."""
         return self.pool.total_pages - self._withhold_pages
 
+    @property
+    def held_pages(self) -> int:
+        """Pages that leases hold; those kept out of use by `limit_pages` are not among them."""
+        return self.pool.held_pages - len(self._withheld)
+
     def pages_for(self, tokens: int) -> int:
         return self._geometry.pages_for(tokens)
 
@@ -205,7 +210,7 @@ class CacheManager:
             return on_the_way
         keys, mark = list(parked.keys), parked.reuse_tokens
         lease = self._grant(match, parked.own, keys, parked.resume, reserve_tokens, mark, parked)
-        if lease is None and self.pool.held_pages == 0:
+        if lease is None and self.held_pages == 0:
             self.drop_parked(parked)
             raise LookupError(f"the state of lease {parked.own} leaves no room to go on")
         if lease is not None:

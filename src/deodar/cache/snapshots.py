@@ -60,6 +60,10 @@ class SnapshotStore:
         self._unloaded: list[int] = []
         self._next_id = 0
 
+    def __len__(self) -> int:
+        """How many take room, those that are about to go included."""
+        return len(self._entries)
+
     def ids(self) -> set[int]:
         """All snapshots but those that go as soon as a copy or a reader is done."""
         return {snapshot_id for snapshot_id, entry in self._entries.items() if not entry.doomed}

@@ -113,8 +113,9 @@ class Scheduler:
             running=len(self._running),
             waiting=len(self._waiting),
             waiting_tokens=sum(s.prompt_tokens for s in self._waiting),
-            used_tokens=self.cache.pool.held_pages * page_tokens,
+            used_tokens=self.cache.held_pages * page_tokens,
             total_tokens=self.cache.usable_pages * page_tokens,
+            snapshots=len(self.cache.snapshots),
         )
 
     def requests(self) -> tuple[str, ...]:

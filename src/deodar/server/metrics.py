@@ -213,6 +213,7 @@ class _Gauges(Collector):
             "waiting_tokens": ("Prompt tokens of waiting requests", float(stats.waiting_tokens)),
             "kv_used_tokens": ("Tokens held in KV memory", float(stats.used_tokens)),
             "kv_total_tokens": ("Tokens that KV memory can hold", float(stats.total_tokens)),
+            "snapshots": ("Saved states that are kept for reuse", float(stats.snapshots)),
             "kv_used_ratio": ("Share of KV memory in use, 0 to 1", used),
         }
         for name, (text, value) in gauges.items():
