@@ -143,7 +143,8 @@ class CacheManager:
             )
         prompt_ends = lease.computed_tokens < lease.prompt_tokens <= computed_tokens
         lease.computed_tokens = computed_tokens
-        self._start(lease)
+        if not lease.started:
+            self._start(lease)
         usable = min(computed_tokens, lease.reuse_tokens)
         if usable >= (lease.listed_pages + 1) * self._geometry.page_tokens:
             self._publish(lease, usable, partial=False)
