@@ -42,7 +42,7 @@ def rss_kib(pid):
 class Churn:
     """A server over `folder` in two processes, and the traffic."""
 
-    def __init__(self, folder, seed=0):
+    def __init__(self, folder, pool_tokens, seed=0):
         words = ["serve", str(folder), "--port", "0", "--test-hooks", "--context", str(CONTEXT)]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "deodar.cli.main", *words],
@@ -59,7 +59,7 @@ class Churn:
         self.memory = []
         info = httpx.get(self.url + "/server_info").json()
         self.pids = (self.process.pid, info["engine"]["pid"])
-        pool = httpx.post(self.url + "/test/fault", json={"pool_tokens": POOL_TOKENS})
+        pool = httpx.post(self.url + "/test/fault", json={"pool_tokens": pool_tokens})
         assert pool.status_code == 200
 
     def close(self):
@@ -171,7 +171,7 @@ def left(folder, count):
     Fails if anything is held at the end.
     """
     make_checkpoint(folder)
-    churn = Churn(folder)
+    churn = Churn(folder, POOL_TOKENS)
     try:
         begin = time.monotonic()
         churn.play(count)
