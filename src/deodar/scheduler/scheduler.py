@@ -251,7 +251,7 @@ class Scheduler:
         draws = stop == sequence.total_tokens
         index = len(sequence.output_ids) + sequence.open_tokens
         sequence.planned_tokens = stop
-        sequence.prompt_chunks += prompt
+        sequence.wide_chunks += _is_wide(prompt, rows)
         sequence.open_tokens += draws
         request = sequence.request
         return Chunk(
@@ -340,10 +340,10 @@ class Scheduler:
     def preempt(self, request_id: str, *, save: bool) -> bool:
         """Make a running request wait; without `save` it runs its rows again later.
 
-        False if it is not running, or cannot be saved because a prompt chunk is in flight.
+        False if it is not running, or cannot be saved because of what is in flight.
         """
         sequence = self._known.get(request_id)
-        if sequence is None or sequence.lease is None or (save and sequence.prompt_chunks):
+        if sequence is None or sequence.lease is None or (save and sequence.wide_chunks):
             return False
         (self._park if save else self._restart)(sequence)
         return True
@@ -351,7 +351,7 @@ class Scheduler:
     def _preempt_for(self, sequence: Sequence, owners: Iterable[tuple[Sequence, int]]) -> bool:
         """Make the last in rank give way; False if that is `sequence` itself, or nobody can."""
         busy = {id(owner) for owner, _ in owners}
-        able = [s for s in self._running if id(s) not in busy and not s.prompt_chunks]
+        able = [s for s in self._running if id(s) not in busy and not s.wide_chunks]
         if not able:
             return False
         fresh = [s for s in able if s.preemptions < 2]
@@ -437,7 +437,7 @@ class Scheduler:
         self, sequence: Sequence, lease: Lease, chunk: Chunk, sampled: tuple[SampledToken, ...]
     ) -> None:
         """Account for a chunk and its tokens, up to the one that ends the sequence."""
-        sequence.prompt_chunks -= chunk.kind == "prefill"
+        sequence.wide_chunks -= _is_wide(chunk.kind == "prefill", len(chunk.token_ids))
         if chunk.sampling is None:
             at_end = chunk.stop == sequence.prompt_tokens
             self.cache.commit(lease, chunk.stop, sequence.output_ids if at_end else ())
@@ -519,6 +519,11 @@ class Scheduler:
 def _generates(sequence: Sequence) -> bool:
     """Exactly one row is to be planned, and it is not the prompt's."""
     return sequence.pending_rows == 1 and sequence.planned_tokens >= sequence.prompt_tokens
+
+
+def _is_wide(prompt: bool, rows: int) -> bool:
+    """A chunk that may overwrite more of a ring than its room while it is in flight."""
+    return prompt or rows > 1
 
 
 def _most_rows(sequence: Sequence) -> int:
