@@ -399,18 +399,19 @@ class Scheduler:
         assert flight.step_no == plan.step_no == output.step_no
         for snapshot_id in flight.copying:
             self.cache.snapshots.finish(snapshot_id, ok=True)
+        went_well = not (output.failed or output.void)
         for (sequence, epoch), chunk, sampled in zip(
             flight.owners, plan.chunks, output.sampled, strict=True
         ):
             if sequence.epoch != epoch or sequence.lease is None:
                 continue  # it ended, or its rows became void, while the step ran
-            error = output.failed.get(chunk.request_id)
-            if error is not None:
-                self._events.append(self._end_early(sequence, "error", error))
+            if went_well or chunk.request_id not in (*output.failed, *output.void):
+                self._take(sequence, sequence.lease, chunk, sampled)
             elif chunk.request_id in output.void:
                 self._start_again(sequence)
             else:
-                self._take(sequence, sequence.lease, chunk, sampled)
+                error = output.failed[chunk.request_id]
+                self._events.append(self._end_early(sequence, "error", error))
         return self.take_events()
 
     def live_chunks(self, plan: StepPlan) -> tuple[bool, ...]:
