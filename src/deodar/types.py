@@ -2,7 +2,8 @@
 
     GenerateRequest -> scheduler -> StepPlan -> engine -> StepOutput -> scheduler -> TokenEvent
 
-All are frozen; token ids are plain ints; no tensors.
+All are frozen; token ids are plain ints; no tensors. What is made for every token of every sequence
+is a struct, which is ten times as quick to make as a frozen dataclass.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 SnapshotKind = Literal["full", "encoder"]
@@ -180,8 +183,7 @@ class StepOutput:
     void: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine has spent on one request so far; all counts only grow.
 
     cached_tokens: prompt tokens that no layer ran. replayed_tokens: cached ones that some layers
@@ -200,8 +202,7 @@ class Usage:
     preemptions: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenEvent:
+class TokenEvent(msgspec.Struct, frozen=True, kw_only=True):
     """News of one request. `finish_reason` is set on its last event and never before.
 
     error: text for the client when finish_reason is "error". scheduled: monotonic clock in seconds

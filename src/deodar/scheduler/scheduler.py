@@ -13,6 +13,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from deodar.cache.lease import Lease, Wait
 from deodar.cache.manager import CacheManager
@@ -35,6 +36,7 @@ from deodar.types import (
     TokenEvent,
 )
 
+_TOKEN_ID, _LOGPROB = attrgetter("token_id"), attrgetter("logprob")  # faster than a loop
 MAX_BROKEN_STEPS = 3  # that a request survives
 MAX_WAITS = 64  # waiting requests that are asked in vain in one step
 
@@ -444,7 +446,7 @@ class Scheduler:
             self.cache.commit(lease, chunk.stop, sequence.output_ids if at_end else ())
             return
         taken, reason = self._tokens(sequence, sampled)
-        new_ids = [token.token_id for token in taken]
+        new_ids = list(map(_TOKEN_ID, taken))
         sequence.output_ids += new_ids
         sequence.open_tokens -= 1
         self.cache.commit(lease, chunk.stop, new_ids)
@@ -505,8 +507,8 @@ class Scheduler:
         request = sequence.request
         return TokenEvent(
             request_id=request.request_id,
-            token_ids=tuple([token.token_id for token in taken]),
-            logprobs=tuple([token.logprob for token in taken]),
+            token_ids=tuple(map(_TOKEN_ID, taken)),
+            logprobs=tuple(map(_LOGPROB, taken)),
             top_logprobs=tuple(t.top for t in taken) if request.sampling.top_logprobs else (),
             usage=sequence.usage,
             finish_reason=reason,
