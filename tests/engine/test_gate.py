@@ -53,6 +53,12 @@ def test_every_answer_is_the_one_that_the_request_gets_alone(gate: Gate) -> None
         assert counts[name] > 0, f"the schedules never had {name}"
 
 
+@pytest.mark.parametrize("seed", [20976])
+def test_schedules_that_once_differed(gate: Gate, seed: int) -> None:
+    """20976: parked while forced rows, more than a ring has room for, were in flight."""
+    assert gate.play(seed).differences == []
+
+
 @pytest.mark.long
 def test_the_gate_over_many_schedules(gate: Gate) -> None:
     assert [d for seed in range(500, 800) for d in gate.play(seed).differences] == []

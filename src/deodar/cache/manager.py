@@ -135,7 +135,10 @@ class CacheManager:
         """
         self._must_be_live(lease)
         lease.keys.extend(new_keys)
-        covered = min(len(lease.keys), len(lease.pages) * self._geometry.page_tokens)
+        page_tokens = self._geometry.page_tokens
+        covered = len(lease.pages) * page_tokens
+        if len(lease.keys) < covered:
+            covered = len(lease.keys)
         if not lease.computed_tokens <= computed_tokens <= covered:
             raise AccountingError(
                 f"computed_tokens is {computed_tokens}, must be from {lease.computed_tokens}"
@@ -145,8 +148,8 @@ class CacheManager:
         lease.computed_tokens = computed_tokens
         if not lease.started:
             self._start(lease)
-        usable = min(computed_tokens, lease.reuse_tokens)
-        if usable >= (lease.listed_pages + 1) * self._geometry.page_tokens:
+        usable = computed_tokens if computed_tokens < lease.reuse_tokens else lease.reuse_tokens
+        if usable >= (lease.listed_pages + 1) * page_tokens:
             self._publish(lease, usable, partial=False)
         if prompt_ends:
             self._publish(lease, min(usable, lease.prompt_tokens), partial=True)

@@ -253,7 +253,7 @@ class Scheduler:
         draws = stop == sequence.total_tokens
         index = len(sequence.output_ids) + sequence.open_tokens
         sequence.planned_tokens = stop
-        sequence.prompt_chunks += prompt
+        sequence.wide_chunks += _is_wide(prompt, rows)
         sequence.open_tokens += draws
         request = sequence.request
         return Chunk(
@@ -342,10 +342,10 @@ class Scheduler:
     def preempt(self, request_id: str, *, save: bool) -> bool:
         """Make a running request wait; without `save` it runs its rows again later.
 
-        False if it is not running, or cannot be saved because a prompt chunk is in flight.
+        False if it is not running, or cannot be saved because of what is in flight.
         """
         sequence = self._known.get(request_id)
-        if sequence is None or sequence.lease is None or (save and sequence.prompt_chunks):
+        if sequence is None or sequence.lease is None or (save and sequence.wide_chunks):
             return False
         (self._park if save else self._restart)(sequence)
         return True
@@ -353,7 +353,7 @@ class Scheduler:
     def _preempt_for(self, sequence: Sequence, owners: Iterable[tuple[Sequence, int]]) -> bool:
         """Make the last in rank give way; False if that is `sequence` itself, or nobody can."""
         busy = {id(owner) for owner, _ in owners}
-        able = [s for s in self._running if id(s) not in busy and not s.prompt_chunks]
+        able = [s for s in self._running if id(s) not in busy and not s.wide_chunks]
         if not able:
             return False
         fresh = [s for s in able if s.preemptions < 2]
@@ -401,18 +401,19 @@ class Scheduler:
         assert flight.step_no == plan.step_no == output.step_no
         for snapshot_id in flight.copying:
             self.cache.snapshots.finish(snapshot_id, ok=True)
+        went_well = not (output.failed or output.void)
         for (sequence, epoch), chunk, sampled in zip(
             flight.owners, plan.chunks, output.sampled, strict=True
         ):
             if sequence.epoch != epoch or sequence.lease is None:
                 continue  # it ended, or its rows became void, while the step ran
-            error = output.failed.get(chunk.request_id)
-            if error is not None:
-                self._events.append(self._end_early(sequence, "error", error))
+            if went_well or chunk.request_id not in (*output.failed, *output.void):
+                self._take(sequence, sequence.lease, chunk, sampled)
             elif chunk.request_id in output.void:
                 self._start_again(sequence)
             else:
-                self._take(sequence, sequence.lease, chunk, sampled)
+                error = output.failed[chunk.request_id]
+                self._events.append(self._end_early(sequence, "error", error))
         return self.take_events()
 
     def live_chunks(self, plan: StepPlan) -> tuple[bool, ...]:
@@ -439,7 +440,7 @@ class Scheduler:
         self, sequence: Sequence, lease: Lease, chunk: Chunk, sampled: tuple[SampledToken, ...]
     ) -> None:
         """Account for a chunk and its tokens, up to the one that ends the sequence."""
-        sequence.prompt_chunks -= chunk.kind == "prefill"
+        sequence.wide_chunks -= _is_wide(chunk.kind == "prefill", len(chunk.token_ids))
         if chunk.sampling is None:
             at_end = chunk.stop == sequence.prompt_tokens
             self.cache.commit(lease, chunk.stop, sequence.output_ids if at_end else ())
@@ -521,6 +522,11 @@ class Scheduler:
 def _generates(sequence: Sequence) -> bool:
     """Exactly one row is to be planned, and it is not the prompt's."""
     return sequence.pending_rows == 1 and sequence.planned_tokens >= sequence.prompt_tokens
+
+
+def _is_wide(prompt: bool, rows: int) -> bool:
+    """A chunk that may overwrite more of a ring than its room while it is in flight."""
+    return prompt or rows > 1
 
 
 def _most_rows(sequence: Sequence) -> int:

@@ -17,7 +17,8 @@ class Sequence:
 
     total: prompt, committed output and `open_tokens`, those that steps in flight will draw. room:
     the most tokens of the answer. number: order of arrival. epoch: grows whenever rows in flight
-    become void, so that their results are not taken. Waiting without a lease; running with one.
+    become void, so that their results are not taken. wide_chunks: chunks in flight after which the
+    slot cannot be saved as it was before them. Waiting without a lease; running with one.
     """
 
     request: GenerateRequest
@@ -30,7 +31,7 @@ class Sequence:
     output_ids: list[int] = field(default_factory=list)
     planned_tokens: int = 0
     open_tokens: int = 0
-    prompt_chunks: int = 0
+    wide_chunks: int = 0
     epoch: int = 0
     preemptions: int = 0
     broken_steps: int = 0
@@ -77,7 +78,7 @@ class Sequence:
         """Plan again from `computed_tokens`; results of steps in flight are not taken."""
         self.epoch += 1
         self.planned_tokens = computed_tokens
-        self.open_tokens = self.prompt_chunks = 0
+        self.open_tokens = self.wide_chunks = 0
 
     @property
     def usage(self) -> Usage:
