@@ -35,7 +35,8 @@ class Served:
     """What became of some requests that ran together.
 
     first_s: from their arrival to the first token of any. decode_s: from the step in which the last
-    of them got its first token to the end; decode_tokens: what was made in that time.
+    of them got its first token to the end; decode_tokens: what was made in that time. step_s: the
+    median of the steps in it.
     """
 
     tokens: dict[str, tuple[int, ...]]
@@ -47,6 +48,7 @@ class Served:
     decode_s: float
     decode_processor_s: float
     decode_tokens: int
+    step_s: float
 
 
 class Bench:
@@ -82,12 +84,16 @@ class Bench:
         logprobs: dict[str, tuple[float, ...]] = {}
         cached = rows = made = 0
         first = first_processor = together = together_processor = 0.0
+        steps: list[float] = []
         while self.engine.scheduler.has_work:
+            begin = time.perf_counter()
             for event in self.engine.step():
                 name = event.request_id
                 tokens[name] = tokens.get(name, ()) + event.token_ids
                 logprobs[name] = logprobs.get(name, ()) + event.logprobs
                 cached = event.usage.cached_tokens
+            if together:
+                steps.append(time.perf_counter() - begin)
             if tokens and not first:
                 first, rows = time.perf_counter() - start, self.model.layer_rows
                 first_processor = time.process_time() - processor
@@ -104,6 +110,7 @@ class Bench:
             decode_s=time.perf_counter() - together,
             decode_processor_s=time.process_time() - together_processor,
             decode_tokens=sum(map(len, tokens.values())) - made,
+            step_s=statistics.median(steps or [0.0]),
         )
 
     def flush(self) -> None:
@@ -121,12 +128,14 @@ def bench_streams(
     prompts = [bench.prompt(seed, prompt_tokens) for seed in range(sequences)]
     speeds: dict[int, list[float]] = {1: [], sequences: []}
     costs: dict[int, list[float]] = {1: [], sequences: []}
+    steps_s: dict[int, list[float]] = {1: [], sequences: []}
     for turn in range(TURNS):
         answers = {}
         for count in speeds:
             bench.flush()
             served = bench.run(prompts[:count], steps)
             speeds[count].append(served.decode_tokens / served.decode_s)
+            steps_s[count].append(served.step_s)
             costs[count].append(served.decode_processor_s / served.decode_tokens * 1e3)
             answers[count] = next(iter(served.tokens.values()))
         _must_be_equal(answers[1], answers[sequences], "alone and in company")
@@ -143,6 +152,11 @@ def bench_streams(
         "many_tokens_per_s": many,
         "one_processor_ms_per_token": statistics.median(costs[1]),
         "many_processor_ms_per_token": statistics.median(costs[sequences]),
+        "one_step_ms": statistics.median(steps_s[1]) * 1e3,
+        "many_step_ms": statistics.median(steps_s[sequences]) * 1e3,
+        "ratio_of_median_steps": sequences
+        * statistics.median(steps_s[1])
+        / statistics.median(steps_s[sequences]),
         "ratio": many / one,
         "ratios": [b / a for a, b in zip(*speeds.values(), strict=True)],
         "bytes_per_row": row_bytes,
