@@ -53,13 +53,25 @@ def test_long_inputs_run_in_pieces(golden: Reference, monkeypatch: pytest.Monkey
     assert all((cut.engram_rows[k] == v).all() for k, v in whole.engram_rows.items())
 
 
-def test_first_block_reads_copy_zero(golden: Reference) -> None:
+def test_first_block_reads_copy_zero(golden: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first read of a pass has pre (1, 0, 0, 0), and four equal copies of the embedding."""
+    seen = []
+    read = hyper.read
+
+    def recorded(stream: torch.Tensor, pre: torch.Tensor, numerics: object) -> torch.Tensor:
+        seen.append((stream.clone(), pre.clone()))
+        return read(stream, pre, numerics)
+
+    monkeypatch.setattr(hyper, "read", recorded)
+    run(golden, PROMPT[:3])
+    stream, pre = seen[0]
     e = golden.embed[PROMPT[:3]]
-    same = e[:, None, :].repeat(1, 4, 1)
-    first = torch.tensor([[1.0, 0, 0, 0]]).expand(3, 4)
+    assert torch.equal(pre, torch.tensor([[1.0, 0, 0, 0]]).expand(3, 4))
+    assert all(torch.equal(stream[:, copy], e) for copy in range(4))
+    assert torch.equal(read(stream, pre, golden.numerics), e)
+    assert not torch.equal(seen[1][1], pre)  # later sublayers read what the model made
     any_pre = torch.tensor([[0.1, 0.2, 0.3, 0.4]]).expand(3, 4)
-    assert torch.equal(hyper.read(same, first, golden.numerics), e)
-    torch.testing.assert_close(hyper.read(same, any_pre, golden.numerics), e)
+    torch.testing.assert_close(read(stream, any_pre, golden.numerics), e)
 
 
 def test_few_entries_are_all_chosen(golden: Reference) -> None:
